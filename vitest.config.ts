@@ -3,6 +3,11 @@ import { defineConfig } from "vitest/config"
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    pool: "forks"
+    setupFiles: ["test/setup.ts"],
+    // Sandboxes are processes: a worker of their own keeps signals and working directories apart.
+    pool: "forks",
+    // Nothing waits for real time, so a test that takes this long hangs.
+    testTimeout: 20_000,
+    hookTimeout: 20_000
   }
 })

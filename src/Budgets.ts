@@ -219,6 +219,9 @@ const toMillis = (field: string, input: unknown): unknown =>
     onSome: Duration.toMillis
   })
 
+const given = (overrides: Overrides): Overrides =>
+  Object.fromEntries(Object.entries(overrides).filter(([, input]) => input !== undefined))
+
 const decode = Schema.decodeUnknownEither(Budgets, { errors: "all", onExcessProperty: "error" })
 
 /**
@@ -236,10 +239,8 @@ const decode = Schema.decodeUnknownEither(Budgets, { errors: "all", onExcessProp
  */
 export const make = (overrides: Overrides = {}): Either.Either<Budgets, InvalidBudgets> => {
   const encoded: Record<string, unknown> = { ...Schema.encodeSync(Budgets)(defaults) }
-  for (const [field, input] of Object.entries(overrides)) {
-    if (input !== undefined) {
-      encoded[field] = toMillis(field, input)
-    }
+  for (const [field, input] of Object.entries(given(overrides))) {
+    encoded[field] = toMillis(field, input)
   }
   return Either.mapLeft(decode(encoded), (error) => {
     const issues = ArrayFormatter.formatErrorSync(error).map((issue) => ({
@@ -307,7 +308,7 @@ export const layer = (overrides?: Overrides): Layer.Layer<CurrentBudgets, Invali
 export const layerFromEnv = (
   overrides?: Overrides
 ): Layer.Layer<CurrentBudgets, InvalidBudgets | ConfigError.ConfigError> =>
-  layerOf(Effect.flatMap(config, (found) => make({ ...found, ...overrides })))
+  layerOf(Effect.flatMap(config, (found) => make({ ...found, ...given(overrides ?? {}) })))
 
 // ----------------------------------------------------------------------------
 // combinators
@@ -345,37 +346,68 @@ export const remaining = (deadline: Deadline): Effect.Effect<Duration.Duration> 
   Effect.map(Clock.currentTimeMillis, (now) => Duration.millis(Math.max(0, deadline.at - now)))
 
 /**
+ * @since 0.1.0
+ * @category models
+ */
+export interface WithinOptions {
+  readonly budget: BudgetName
+  readonly limit: Duration.Duration
+  readonly enclosing?: ReadonlyArray<Deadline> | undefined
+}
+
+/**
  * Bounds a wait by its own budget and by every deadline around it; the error names the one that fired. Where two end at
  * the same moment it is the outer one. The effect isn't started when an enclosing deadline has passed already.
  *
- * The wait ends on time even if the effect can't be interrupted: the effect then goes on in the background and its
- * result is lost. So never put the acquisition of a resource under it without an owner of its own.
+ * The wait ends on time even in an uninterruptible region, and even if the effect can't be interrupted: it then goes on
+ * in the background and its result is lost. So the acquisition of a resource under it needs an owner of its own.
  *
  * @since 0.1.0
  * @category combinators
  */
 export const within: {
-  (options: {
-    readonly budget: BudgetName
-    readonly limit: Duration.Duration
-    readonly enclosing?: ReadonlyArray<Deadline> | undefined
-  }): <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E | BudgetExceeded, R>
-  <A, E, R>(effect: Effect.Effect<A, E, R>, options: {
-    readonly budget: BudgetName
-    readonly limit: Duration.Duration
-    readonly enclosing?: ReadonlyArray<Deadline> | undefined
-  }): Effect.Effect<A, E | BudgetExceeded, R>
-} = dual(2, <A, E, R>(effect: Effect.Effect<A, E, R>, options: {
-  readonly budget: BudgetName
-  readonly limit: Duration.Duration
-  readonly enclosing?: ReadonlyArray<Deadline> | undefined
-}): Effect.Effect<A, E | BudgetExceeded, R> =>
-  Effect.flatMap(Clock.currentTimeMillis, (now) => {
-    const own: Deadline = { budget: options.budget, limit: options.limit, at: now + Duration.toMillis(options.limit) }
-    const first = Arr.reduce(options.enclosing ?? [], own, (soonest, next) => next.at <= soonest.at ? next : soonest)
-    const exceeded = new BudgetExceeded({ budget: first.budget, limit: first.limit })
-    return first.at <= now ? exceeded : effect.pipe(
-      Effect.disconnect,
-      Effect.timeoutFail({ duration: Duration.millis(first.at - now), onTimeout: () => exceeded })
+  (options: WithinOptions): <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E | BudgetExceeded, R>
+  <A, E, R>(effect: Effect.Effect<A, E, R>, options: WithinOptions): Effect.Effect<A, E | BudgetExceeded, R>
+} = dual(
+  2,
+  <A, E, R>(effect: Effect.Effect<A, E, R>, options: WithinOptions): Effect.Effect<A, E | BudgetExceeded, R> =>
+    Effect.flatMap(
+      startDeadline(options.budget, options.limit),
+      (own) => until(effect, [own, ...options.enclosing ?? []])
     )
-  }))
+)
+
+/**
+ * The same for a wait that has no budget of its own.
+ *
+ * @since 0.1.0
+ * @category combinators
+ */
+export const until: {
+  (deadlines: ReadonlyArray<Deadline>): <A, E, R>(
+    effect: Effect.Effect<A, E, R>
+  ) => Effect.Effect<A, E | BudgetExceeded, R>
+  <A, E, R>(
+    effect: Effect.Effect<A, E, R>,
+    deadlines: ReadonlyArray<Deadline>
+  ): Effect.Effect<A, E | BudgetExceeded, R>
+} = dual(2, <A, E, R>(
+  effect: Effect.Effect<A, E, R>,
+  deadlines: ReadonlyArray<Deadline>
+): Effect.Effect<A, E | BudgetExceeded, R> => {
+  if (!Arr.isNonEmptyReadonlyArray(deadlines)) {
+    return effect
+  }
+  const first = Arr.reduce(deadlines, deadlines[0], (soonest, next) => next.at <= soonest.at ? next : soonest)
+  const exceeded = new BudgetExceeded({ budget: first.budget, limit: first.limit })
+  return Effect.flatMap(remaining(first), (left) =>
+    Duration.equals(left, Duration.zero) ? exceeded : effect.pipe(
+      Effect.disconnect,
+      // After `disconnect`, whose own wait couldn't be cut in an uninterruptible region.
+      Effect.interruptible,
+      Effect.timeoutFail({ duration: left, onTimeout: () => exceeded }),
+      // An interruption is passed on to a fiber's children even where the fiber itself is uninterruptible, and the timeout
+      // races two of them. So they are no children of this one: what must not be interrupted isn't.
+      Effect.disconnect
+    ))
+})

@@ -142,6 +142,9 @@ export class SandboxUnavailable extends Schema.TaggedError<SandboxUnavailable>("
     detail: Schema.String
   }
 ) {
+  at(phase: Phase): SandboxUnavailable {
+    return new SandboxUnavailable({ ...this, phase })
+  }
   override get message(): string {
     return `no sandbox could be had (${this.reason}; ${at(this)}): ${this.detail}`
   }
@@ -163,6 +166,9 @@ export class AllocationUncertain extends Schema.TaggedError<AllocationUncertain>
     lifetime: Schema.DurationFromMillis
   }
 ) {
+  at(phase: Phase): AllocationUncertain {
+    return new AllocationUncertain({ ...this, phase })
+  }
   override get message(): string {
     return `it isn't known whether a ${this.role} sandbox was created (${at(this)}); if so it carries the label `
       + `episode.allocation=${this.allocation} and ends by itself within ${Duration.format(this.lifetime)}`
@@ -179,6 +185,9 @@ export class SandboxLost extends Schema.TaggedError<SandboxLost>("episode/Sandbo
   ...context,
   reason: Schema.Literal("absent", "expired", "unhealthy")
 }) {
+  at(phase: Phase): SandboxLost {
+    return new SandboxLost({ ...this, phase })
+  }
   override get message(): string {
     return `the sandbox was lost (${this.reason}; ${at(this)}); the episode has no score, run it again`
   }
@@ -194,6 +203,9 @@ export class TransportFailed extends Schema.TaggedError<TransportFailed>("episod
   ...context,
   detail: Schema.String
 }) {
+  at(phase: Phase): TransportFailed {
+    return new TransportFailed({ ...this, phase })
+  }
   override get message(): string {
     return `the way to the sandbox failed (${at(this)}): ${this.detail}`
   }
@@ -209,6 +221,9 @@ export class ResponseTimedOut extends Schema.TaggedError<ResponseTimedOut>("epis
   "ResponseTimedOut",
   { ...context, budget: BudgetName, limit: Schema.DurationFromMillis }
 ) {
+  at(phase: Phase): ResponseTimedOut {
+    return new ResponseTimedOut({ ...this, phase })
+  }
   override get message(): string {
     return `no reply within the ${this.budget} budget of ${Duration.format(this.limit)} (${at(this)}); `
       + "what it did isn't known, so the episode has no score"
@@ -225,8 +240,37 @@ export class ProtocolViolation extends Schema.TaggedError<ProtocolViolation>("ep
   "ProtocolViolation",
   { ...context, detail: Schema.String }
 ) {
+  at(phase: Phase): ProtocolViolation {
+    return new ProtocolViolation({ ...this, phase })
+  }
   override get message(): string {
     return `a malformed reply (${at(this)}): ${this.detail}`
+  }
+}
+
+/**
+ * Sandboxes that couldn't be proved gone. Each ends by itself when its lifetime is over; until then it may cost money.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class CleanupUnresolved extends Schema.TaggedError<CleanupUnresolved>("episode/CleanupUnresolved")(
+  "CleanupUnresolved",
+  {
+    operation: Schema.Literal("destroy"),
+    phase: Schema.optionalWith(Phase, { exact: true }),
+    sandboxes: Schema.NonEmptyArray(Schema.Struct({
+      sandboxId: SandboxId,
+      role: Role,
+      attempts: Schema.NonNegativeInt
+    }))
+  }
+) {
+  override get message(): string {
+    const which = this.sandboxes.map(({ attempts, role, sandboxId }) =>
+      `${role} sandbox ${sandboxId} (${attempts} ${attempts === 1 ? "attempt" : "attempts"})`
+    )
+    return `not proved gone: ${which.join(", ")}; delete it by hand, or wait for the end of its lifetime`
   }
 }
 

@@ -103,3 +103,23 @@ export interface Task {
   readonly submission: SandboxPath
   readonly verification: Verification
 }
+
+/**
+ * A task file that can't be used: everything that is wrong with it, and what to do about it. A mistake of the file's
+ * author, not of the infrastructure.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class InvalidTask extends Schema.TaggedError<InvalidTask>("episode/InvalidTask")("InvalidTask", {
+  issues: Schema.NonEmptyArray(Schema.Struct({
+    /** The field, such as `verification.expected.north`; empty for the file as a whole. */
+    path: Schema.String,
+    message: Schema.String
+  }))
+}) {
+  /** One line for each issue. */
+  override get message(): string {
+    return this.issues.map(({ message, path }) => path === "" ? message : `${path}: ${message}`).join("\n")
+  }
+}
