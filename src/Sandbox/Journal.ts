@@ -1,0 +1,126 @@
+/**
+ * What was done with sandboxes on behalf of one episode: every request with its time, and every sandbox with its fate.
+ *
+ * @since 0.1.0
+ */
+import * as Chunk from "effect/Chunk"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as DateTime from "effect/DateTime"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as HashMap from "effect/HashMap"
+import * as Ref from "effect/Ref"
+import * as Schema from "effect/Schema"
+import { Operation, Phase, Resources, Role, SandboxId } from "../Sandbox.ts"
+
+/**
+ * One request to a provider.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class OperationRecord extends Schema.Class<OperationRecord>("episode/OperationRecord")({
+  name: Operation,
+  phase: Phase,
+  /** Absent for a create that brought no sandbox. */
+  sandboxId: Schema.optionalWith(SandboxId, { exact: true }),
+  startedAt: Schema.DateTimeUtc,
+  milliseconds: Schema.NonNegative,
+  /** `failed` also stands for a wait that ran out. */
+  result: Schema.Literal("ok", "failed", "interrupted")
+}) {}
+
+/**
+ * One sandbox, from its creation to its end.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class ResourceRecord extends Schema.Class<ResourceRecord>("episode/ResourceRecord")({
+  id: SandboxId,
+  role: Role,
+  ...Resources.fields,
+  deleteAttempts: Schema.NonNegativeInt,
+  /** When its absence was proved; null while it exists, and for good where that proof failed. */
+  confirmedAbsentAt: Schema.NullOr(Schema.DateTimeUtc)
+}) {}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Journal {
+  /** Times a request and writes it down, whatever its end. */
+  readonly operation: (
+    name: Operation,
+    phase: Phase,
+    sandboxId?: SandboxId
+  ) => <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+  /** Adds a sandbox, or replaces what is known of it. */
+  readonly resource: (record: ResourceRecord) => Effect.Effect<void>
+  /** In the order in which they ended. */
+  readonly operations: Effect.Effect<ReadonlyArray<OperationRecord>>
+  /** In the order in which they were acquired. */
+  readonly resources: Effect.Effect<ReadonlyArray<ResourceRecord>>
+}
+
+/**
+ * @since 0.1.0
+ * @category constructors
+ */
+export const make: Effect.Effect<Journal> = Effect.gen(function*() {
+  const operations = yield* Ref.make(Chunk.empty<OperationRecord>())
+  const resources = yield* Ref.make({
+    order: Chunk.empty<SandboxId>(),
+    byId: HashMap.empty<SandboxId, ResourceRecord>()
+  })
+  return {
+    operation: (name, phase, sandboxId) => (effect) =>
+      Effect.flatMap(
+        Effect.all([DateTime.now, Clock.currentTimeNanos]),
+        ([startedAt, started]) =>
+          Effect.onExit(effect, (exit) =>
+            Effect.flatMap(Clock.currentTimeNanos, (ended) =>
+              Ref.update(
+                operations,
+                Chunk.append(
+                  new OperationRecord({
+                    name,
+                    phase,
+                    ...(sandboxId === undefined ? {} : { sandboxId }),
+                    startedAt,
+                    // A clock that is set back during a request must not make its record invalid.
+                    milliseconds: Math.max(0, Number(ended - started) / 1e6),
+                    result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
+                  })
+                )
+              )))
+      ),
+    resource: (record) =>
+      Ref.update(resources, ({ byId, order }) => ({
+        order: HashMap.has(byId, record.id) ? order : Chunk.append(order, record.id),
+        byId: HashMap.set(byId, record.id, record)
+      })),
+    operations: Effect.map(Ref.get(operations), Chunk.toReadonlyArray),
+    resources: Effect.map(
+      Ref.get(resources),
+      ({ byId, order }) => Chunk.toReadonlyArray(Chunk.filterMap(order, (id) => HashMap.get(byId, id)))
+    )
+  }
+})
+
+/**
+ * The journal of the episode that the fiber works for; one that forgets everything outside of an episode.
+ *
+ * @since 0.1.0
+ * @category context
+ */
+export class CurrentJournal extends Context.Reference<CurrentJournal>()("episode/Sandbox/CurrentJournal", {
+  defaultValue: (): Journal => ({
+    operation: () => (effect) => effect,
+    resource: () => Effect.void,
+    operations: Effect.succeed([]),
+    resources: Effect.succeed([])
+  })
+}) {}

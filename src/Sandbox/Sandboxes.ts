@@ -1,0 +1,338 @@
+/**
+ * Ownership: a sandbox that was acquired here is deleted and proved gone, whatever happens.
+ *
+ * @since 0.1.0
+ */
+import * as Arr from "effect/Array"
+import * as Cause from "effect/Cause"
+import * as Clock from "effect/Clock"
+import * as Context from "effect/Context"
+import * as DateTime from "effect/DateTime"
+import * as Deferred from "effect/Deferred"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Ref from "effect/Ref"
+import * as Schedule from "effect/Schedule"
+import type * as Scope from "effect/Scope"
+import type { BudgetExceeded, Deadline } from "../Budgets.ts"
+import { CurrentBudgets, startDeadline, until, within } from "../Budgets.ts"
+import type { CreateFault, Labels, Phase, Role, Sandbox, SandboxId, SandboxSpec } from "../Sandbox.ts"
+import { AllocationUncertain, CleanupUnresolved, SandboxProvider, TransportFailed } from "../Sandbox.ts"
+import { call, callCreate } from "./Call.ts"
+import type { Journal } from "./Journal.ts"
+import { CurrentJournal, ResourceRecord } from "./Journal.ts"
+import { Ledger, LedgerEntry } from "./Ledger.ts"
+
+// ----------------------------------------------------------------------------
+// models
+// ----------------------------------------------------------------------------
+
+/**
+ * The proof that a sandbox is gone. Only this module can make one, so whatever asks for it can't be had before.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface ConfirmedAbsent {
+  readonly [proof]: true
+  readonly sandboxId: SandboxId
+  readonly role: Role
+  readonly confirmedAt: DateTime.Utc
+  readonly attempts: number
+}
+
+// Not exported: that is what makes the proof unforgeable.
+const proof: unique symbol = Symbol("episode/Sandbox/ConfirmedAbsent")
+
+/**
+ * A sandbox and its one way out.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface OwnedSandbox {
+  readonly sandbox: Sandbox
+  /**
+   * Deletes the sandbox and proves it gone: up to `cleanupAttempts` times, within the `cleanup` budget, uninterruptible.
+   * Runs once however often it is called; the end of the scope calls it too.
+   */
+  readonly discard: Effect.Effect<ConfirmedAbsent, CleanupUnresolved>
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface AcquireOptions {
+  readonly role: Role
+  readonly templateId?: string | undefined
+  readonly lifetime: Duration.Duration
+  readonly network: SandboxSpec["network"]
+  readonly labels?: Labels | undefined
+  /** The phases that creating and deleting it stand for, in errors and in the journal. */
+  readonly phases: { readonly create: Phase; readonly cleanup: Phase }
+  readonly enclosing?: ReadonlyArray<Deadline> | undefined
+}
+
+/**
+ * Sandboxes with an owner.
+ *
+ * @since 0.1.0
+ * @category tags
+ */
+export class Sandboxes extends Context.Tag("episode/Sandbox/Sandboxes")<Sandboxes, {
+  /** The provider's name. */
+  readonly provider: string
+  /**
+   * Creates a sandbox that lives until it is discarded, at the latest until the scope ends. Its id is in the ledger
+   * before anything else is done with it.
+   *
+   * An interruption isn't held up by a create under way: the sandbox that it brings is discarded in the background, and
+   * the end of this layer waits for that. After a create whose effect isn't known, the provider is asked for the
+   * sandbox's label, and what it finds is discarded before the error is given.
+   */
+  readonly acquire: (
+    options: AcquireOptions
+  ) => Effect.Effect<OwnedSandbox, CreateFault | CleanupUnresolved | BudgetExceeded, Scope.Scope>
+}>() {}
+
+/**
+ * The label that names an allocation: unique for every create, so a create whose reply was lost can be looked up.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const allocationLabel = "episode.allocation"
+
+// ----------------------------------------------------------------------------
+// layers
+// ----------------------------------------------------------------------------
+
+/**
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = Layer.scoped(
+  Sandboxes,
+  Effect.gen(function*() {
+    const provider = yield* SandboxProvider
+    const ledger = yield* Ledger
+    const budgets = yield* CurrentBudgets
+    const layerScope = yield* Effect.scope
+    const pace = yield* makePacer(budgets.allocationPacing ?? provider.allocationPacing)
+
+    // Deletion is a request; `inspect` alone is the proof (R5). So what `destroy` says is of no interest here: an error
+    // of it may hide a deletion that worked, and a success one that didn't.
+    const deleteAndProve = (sandboxId: SandboxId, phase: Phase) => {
+      const control = { phase, sandboxId, budget: "control", limit: budgets.control } as const
+      return provider.destroy(sandboxId).pipe(
+        call({ ...control, operation: "destroy" }),
+        Effect.ignore,
+        Effect.zipRight(provider.inspect(sandboxId).pipe(call({ ...control, operation: "inspect" }))),
+        Effect.filterOrFail((state) => state === "absent", () => "still there" as const),
+        Effect.zipRight(DateTime.now)
+      )
+    }
+
+    const retries = Schedule.exponential(budgets.cleanupPause, 4).pipe(
+      Schedule.intersect(Schedule.recurs(budgets.cleanupAttempts - 1))
+    )
+
+    const startCleanup = startDeadline("cleanup", budgets.cleanup)
+
+    const discard = Effect.fn("Sandboxes.discard")(function*(options: {
+      readonly entry: LedgerEntry
+      readonly sandboxId: SandboxId
+      readonly phase: Phase
+      readonly record: (fate: Fate) => Effect.Effect<void>
+      readonly deadline?: Deadline
+    }) {
+      const { entry, phase, sandboxId } = options
+      const attempts = yield* Ref.make(0)
+      yield* ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "deleting" }))
+      const deadline = options.deadline ?? (yield* startCleanup)
+      const confirmedAt = yield* Ref.update(attempts, (n) => n + 1).pipe(
+        Effect.zipRight(deleteAndProve(sandboxId, phase)),
+        Effect.retry(retries),
+        until([deadline]),
+        Effect.option
+      )
+      const deleteAttempts = yield* Ref.get(attempts)
+      yield* options.record({ deleteAttempts, confirmedAbsentAt: Option.getOrNull(confirmedAt) })
+      if (Option.isNone(confirmedAt)) {
+        yield* ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "unresolved" }))
+        return yield* new CleanupUnresolved({
+          operation: "destroy",
+          phase,
+          sandboxes: [{ sandboxId, role: entry.role, attempts: deleteAttempts }]
+        })
+      }
+      yield* ledger.remove(entry.allocation)
+      const absent: ConfirmedAbsent = {
+        [proof]: true,
+        sandboxId,
+        role: entry.role,
+        confirmedAt: confirmedAt.value,
+        attempts: deleteAttempts
+      }
+      return absent
+    }, Effect.uninterruptible)
+
+    const recordIn = (journal: Journal, { id, resources, role }: Sandbox) => (fate: Fate) =>
+      journal.resource(new ResourceRecord({ id, role, ...resources, ...fate }))
+
+    const own = Effect.fnUntraced(function*(sandbox: Sandbox, entry: LedgerEntry, phase: Phase) {
+      yield* ledger.put(new LedgerEntry({ ...entry, sandboxId: sandbox.id, state: "held" }))
+      const journal = yield* CurrentJournal
+      const record = recordIn(journal, sandbox)
+      yield* record({ deleteAttempts: 0, confirmedAbsentAt: null })
+      const absent = yield* Deferred.make<ConfirmedAbsent, CleanupUnresolved>()
+      const once = yield* discard({ entry, sandboxId: sandbox.id, phase, record }).pipe(
+        // Whoever closes the scope, the deletion belongs to the episode that acquired the sandbox.
+        Effect.provideService(CurrentJournal, journal),
+        Effect.intoDeferred(absent),
+        Effect.once
+      )
+      // Not `Effect.cached`: that hands on the first caller's fiber refs too, and with them its interruption.
+      return { sandbox, discard: Effect.uninterruptible(Effect.zipRight(once, Deferred.await(absent))) }
+    })
+
+    // After a create whose effect isn't known: what it made after all, or what carries its label.
+    const lookFor = (allocation: string, creating: Fiber.Fiber<Sandbox, CreateFault>, phase: Phase) =>
+      Fiber.await(creating).pipe(
+        within({ budget: "control", limit: budgets.control }),
+        Effect.flatten,
+        Effect.matchCauseEffect({
+          onSuccess: (sandbox) =>
+            Effect.map(CurrentJournal, (journal) => Option.some(strayOf(sandbox.id, recordIn(journal, sandbox)))),
+          // Refused, failed, a bug, or still on its way: none of that says that there is no sandbox.
+          onFailure: () =>
+            Effect.zipRight(
+              Fiber.interruptFork(creating),
+              provider.find({ [allocationLabel]: allocation }).pipe(
+                call({ operation: "find", phase, budget: "control", limit: budgets.control }),
+                Effect.flatMap(Arr.head),
+                Effect.retry(retries),
+                Effect.map(({ id }) => strayOf(id)),
+                // No list, or an empty one, is no proof of absence.
+                Effect.option
+              )
+            )
+        })
+      )
+
+    // True when the sandbox that was made was found and proved gone. One cleanup budget for all of it.
+    const settle = Effect.fn("Sandboxes.settle")(function*(
+      entry: LedgerEntry,
+      creating: Fiber.Fiber<Sandbox, CreateFault>,
+      phase: Phase
+    ) {
+      const deadline = yield* startCleanup
+      const found = yield* lookFor(entry.allocation, creating, phase).pipe(
+        until([deadline]),
+        Effect.orElseSucceed(Option.none)
+      )
+      if (Option.isNone(found)) {
+        yield* ledger.put(new LedgerEntry({ ...entry, state: "uncertain" }))
+        return false
+      }
+      yield* discard({ entry, ...found.value, phase, deadline })
+      return true
+    })
+
+    const acquire = Effect.fn("Sandboxes.acquire")(function*(options: AcquireOptions) {
+      const { cleanup, create } = options.phases
+      const enclosing = options.enclosing ?? []
+      yield* until(pace, enclosing)
+      const allocation = yield* Effect.sync(() => globalThis.crypto.randomUUID())
+      const entry = new LedgerEntry({ allocation, provider: provider.name, role: options.role, state: "creating" })
+      return yield* Effect.uninterruptibleMask((restore) =>
+        Effect.gen(function*() {
+          yield* ledger.put(entry)
+          const creating = yield* provider.create({
+            role: options.role,
+            templateId: options.templateId,
+            lifetime: options.lifetime,
+            network: options.network,
+            labels: { ...options.labels, [allocationLabel]: allocation }
+          }).pipe(
+            Effect.interruptible,
+            // It has an owner until its end: whoever joins it here, or `settle`. The layer's scope is none, because a
+            // create that can't be interrupted must not hold up its close.
+            Effect.forkDaemon
+          )
+          const exit = yield* Fiber.join(creating).pipe(
+            callCreate({
+              operation: "create",
+              phase: create,
+              budget: "allocation",
+              limit: budgets.allocation,
+              enclosing
+            }),
+            restore,
+            Effect.exit
+          )
+          if (Exit.isSuccess(exit)) {
+            const owned = yield* own(exit.value, entry, cleanup)
+            // What couldn't be resolved stands in the ledger and in the journal: a finalizer has nobody to tell.
+            yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))
+            return owned
+          }
+          const fault = Cause.failureOption(exit.cause)
+          if (Option.isNone(fault)) {
+            // Interrupted, or a bug of the provider. Nobody waits here for what may still come; the layer's end does.
+            yield* Effect.forkIn(settle(entry, creating, cleanup), layerScope)
+            return yield* Effect.failCause(exit.cause)
+          }
+          if (fault.value._tag === "SandboxUnavailable") {
+            yield* ledger.remove(allocation)
+            return yield* fault.value
+          }
+          const settled = yield* settle(entry, creating, cleanup)
+          if (settled && fault.value._tag === "AllocationUncertain") {
+            return yield* new TransportFailed({
+              operation: "create",
+              phase: create,
+              detail: "the reply was lost; the sandbox that had been made was found by its label and deleted"
+            })
+          }
+          return yield* settled || fault.value._tag === "BudgetExceeded" ? fault.value : new AllocationUncertain({
+            operation: "create",
+            phase: create,
+            role: options.role,
+            allocation,
+            lifetime: options.lifetime
+          })
+        })
+      )
+    })
+
+    return { provider: provider.name, acquire }
+  })
+)
+
+type Fate = Pick<ResourceRecord, "deleteAttempts" | "confirmedAbsentAt">
+
+// What is known of a sandbox that nobody waits for any more. Of one that was found by its label nothing can be recorded.
+const strayOf = (sandboxId: SandboxId, record: (fate: Fate) => Effect.Effect<void> = () => Effect.void) => ({
+  sandboxId,
+  record
+})
+
+// Creates one after another, each at least `interval` after the one before.
+const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<void>> =>
+  Duration.equals(interval, Duration.zero)
+    ? Effect.succeed(Effect.void)
+    : Effect.gen(function*() {
+      const turn = yield* Effect.makeSemaphore(1)
+      const next = yield* Ref.make(0)
+      return turn.withPermits(1)(Effect.gen(function*() {
+        const wait = (yield* Ref.get(next)) - (yield* Clock.currentTimeMillis)
+        yield* Effect.sleep(Duration.millis(Math.max(0, wait)))
+        yield* Ref.set(next, (yield* Clock.currentTimeMillis) + Duration.toMillis(interval))
+      }))
+    })
