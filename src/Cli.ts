@@ -1,0 +1,85 @@
+/**
+ * The command line.
+ */
+import * as Args from "@effect/cli/Args"
+import * as CliConfig from "@effect/cli/CliConfig"
+import * as Command from "@effect/cli/Command"
+import * as Cause from "effect/Cause"
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import * as Exit from "effect/Exit"
+import * as Option from "effect/Option"
+import { task } from "./Cli/Check.ts"
+import { demo } from "./Cli/Demo.ts"
+import { doctor } from "./Cli/Doctor.ts"
+import type { ExitCode, Failure } from "./Cli/Exit.ts"
+import { codeOf, codes, describe } from "./Cli/Exit.ts"
+import { run } from "./Cli/Run.ts"
+import { schema } from "./Cli/SchemaCommand.ts"
+import * as Signals from "./Cli/Signals.ts"
+import { version } from "./internal/version.ts"
+import { Ledger } from "./Sandbox/Ledger.ts"
+
+const completions = Command.make(
+  "completions",
+  {
+    shell: Args.choice([["bash", "bash"], ["fish", "fish"], ["zsh", "zsh"]], { name: "shell" }).pipe(
+      Args.withDescription("the shell to complete for")
+    )
+  },
+  // Annotated, because the command it completes is the one it is a part of.
+  ({ shell }): Effect.Effect<void> => Effect.flatMap(completionsOf(shell), (lines) => Console.log(lines.join("\n")))
+).pipe(Command.withDescription("Print completions for a shell"))
+
+const episode = Command.make("episode").pipe(
+  Command.withDescription("Code-repair episodes in disposable sandboxes, with scores that can be trusted"),
+  Command.withSubcommands([demo, run, task, schema, doctor, completions])
+)
+
+const completionsOf = (shell: string): Effect.Effect<ReadonlyArray<string>> =>
+  shell === "fish"
+    ? Command.getFishCompletions(episode, "episode")
+    : shell === "zsh"
+    ? Command.getZshCompletions(episode, "episode")
+    : Command.getBashCompletions(episode, "episode")
+
+const parse = Command.run(episode, { name: "episode", version })
+
+const tell = (text: string) => text === "" ? Effect.void : Console.error(`episode: ${text}`)
+
+const ofExit = (exit: Exit.Exit<void, Failure>): Effect.Effect<ExitCode> => {
+  if (Exit.isSuccess(exit)) {
+    return Effect.succeed(codes.done)
+  }
+  const failure = Cause.failureOption(exit.cause)
+  if (Option.isSome(failure)) {
+    return Effect.as(tell(describe(failure.value)), codeOf(failure.value))
+  }
+  return Cause.isInterruptedOnly(exit.cause)
+    ? Effect.succeed(codes.interrupted)
+    : Effect.as(tell(`this is a bug:\n${Cause.pretty(exit.cause)}`), codes.infrastructure)
+}
+
+/**
+ * Runs one command and gives its exit code, also after an interruption. Whatever it ends with, sandboxes that aren't
+ * proved gone are listed.
+ */
+export const main = (argv: ReadonlyArray<string>, setExitCode: (code: ExitCode) => void) =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.gen(function*() {
+      yield* Signals.watch
+      const exit = yield* Effect.exit(restore(parse(argv)))
+      const code = yield* ofExit(exit)
+      const open = yield* Effect.flatMap(Ledger, (ledger) => ledger.open)
+      if (open.length > 0) {
+        yield* tell(`not proved gone:\n${Signals.listed(open).join("\n")}`)
+      } else if (code === codes.interrupted) {
+        yield* tell("every sandbox is deleted, absence confirmed")
+      }
+      setExitCode(open.some(({ state }) => state !== "uncertain") ? codes.unresolved : code)
+    })
+  ).pipe(
+    Effect.scoped,
+    // Wizards and log levels aren't for users of this program.
+    Effect.provide(CliConfig.layer({ showBuiltIns: false }))
+  )

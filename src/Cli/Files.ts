@@ -1,0 +1,87 @@
+/**
+ * The files that commands read and write.
+ */
+import type { PlatformError } from "@effect/platform/Error"
+import * as FileSystem from "@effect/platform/FileSystem"
+import * as Path from "@effect/platform/Path"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import { ArrayFormatter } from "effect/ParseResult"
+import * as Schema from "effect/Schema"
+import { Receipt } from "../Episode/Receipt.ts"
+import * as Report from "../Task/Report.ts"
+import { Usage } from "./Exit.ts"
+
+const because = (error: PlatformError): string => {
+  switch (error._tag === "SystemError" ? error.reason : error._tag) {
+    case "NotFound":
+      return "there is no such file or directory"
+    case "PermissionDenied":
+      return "permission denied"
+    default:
+      return "it can't be used; is it a regular file?"
+  }
+}
+
+const unusable = (path: string) => (error: PlatformError) => new Usage({ message: `${path}: ${because(error)}` })
+
+const read = (path: string) =>
+  Effect.flatMap(FileSystem.FileSystem, (fs) => fs.readFile(path)).pipe(Effect.mapError(unusable(path)))
+
+const indented = (lines: ReadonlyArray<string>): string => lines.map((line) => `\n  ${line}`).join("")
+
+/** A task file. Whatever is wrong with it is told with the file's name. */
+export const readTask = (path: string) =>
+  Effect.flatMap(
+    read(path),
+    (bytes) =>
+      Effect.mapError(Report.decode(bytes), (invalid) =>
+        new Usage({ message: `${path} is not a valid task:${indented(invalid.message.split("\n"))}` }))
+  )
+
+const Script = Schema.parseJson(Schema.Array(Schema.String))
+
+/** A script: a JSON array of shell commands. */
+export const readScript = (path: string) =>
+  Effect.flatMap(
+    read(path),
+    (bytes) =>
+      Effect.mapError(Schema.decodeUnknown(Script)(new TextDecoder().decode(bytes)), (error) =>
+        new Usage({
+          message: `${path} is not a script, which is a JSON array of shell commands:${
+            indented(
+              ArrayFormatter.formatErrorSync(error).map(({ message, path }) =>
+                path.length === 0 ? message : `command ${path.join(".")}: ${message}`
+              )
+            )
+          }`
+        }))
+  )
+
+/**
+ * Looks whether a receipt can be written, before an episode is run for it, and gives the effect that writes it: whole or
+ * not at all.
+ */
+export const receiptWriter = Effect.fnUntraced(function*(path: Option.Option<string>) {
+  if (Option.isNone(path)) {
+    return () => Effect.void
+  }
+  const fs = yield* FileSystem.FileSystem
+  const target = path.value
+  const failed = Effect.mapError(unusable(target))
+  const directory = (yield* Path.Path).dirname(target)
+  yield* failed(fs.access(directory, { writable: true }))
+  if (yield* failed(fs.exists(target))) {
+    const { type } = yield* failed(fs.stat(target))
+    if (type !== "File") {
+      return yield* new Usage({ message: `${target}: there is something that isn't a regular file` })
+    }
+  }
+  return (json: string) =>
+    failed(
+      Effect.zipRight(fs.writeFileString(`${target}.partial`, `${json}\n`), fs.rename(`${target}.partial`, target))
+    )
+})
+
+/** The document that `--json` prints and `--receipt` writes. */
+export const receiptJson = Schema.encode(Schema.parseJson(Receipt, { space: 2 }))

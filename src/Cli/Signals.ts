@@ -1,0 +1,55 @@
+/**
+ * What a person is told who presses Ctrl-C. The interruption itself is the runtime's.
+ */
+import * as Effect from "effect/Effect"
+import { Ledger, type LedgerEntry } from "../Sandbox/Ledger.ts"
+import { codes } from "./Exit.ts"
+
+const count = (n: number): string => n === 1 ? "1 sandbox" : `${n} sandboxes`
+
+/** One line for each sandbox that isn't proved gone. */
+export const listed = (entries: ReadonlyArray<LedgerEntry>): ReadonlyArray<string> =>
+  entries.map(({ allocation, provider, role, sandboxId, state }) =>
+    `  ${sandboxId ?? `label episode.allocation=${allocation}`} (${provider}, ${role}, ${state})`
+  )
+
+const say = (line: string): void => void process.stderr.write(`${line}\n`)
+
+/**
+ * While it is in scope: the first signal says how many sandboxes are being deleted, a second one lists what is left and
+ * ends the program at once. A terminal that is closed counts as a signal, and so does a reader that goes away.
+ */
+export const watch = Effect.flatMap(Ledger, (ledger) =>
+  Effect.acquireRelease(
+    Effect.sync(() => {
+      let signals = 0
+      const onSignal = () => {
+        signals += 1
+        // The ledger is in memory: its answer is there at once.
+        const open = Effect.runSync(ledger.open)
+        if (signals === 1) {
+          say(`\ninterrupted: deleting ${count(open.length)}; press again to give up on that`)
+          return
+        }
+        say(open.length === 0 ? "\nnothing is left" : `\nleft behind:\n${listed(open).join("\n")}`)
+        process.exit(open.length === 0 ? codes.interrupted : codes.unresolved)
+      }
+      const end = () => void process.kill(process.pid, "SIGTERM")
+      const onBrokenPipe = (error: NodeJS.ErrnoException) => {
+        if (error.code === "EPIPE") {
+          end()
+        }
+      }
+      process.on("SIGINT", onSignal)
+      process.on("SIGTERM", onSignal)
+      process.on("SIGHUP", end)
+      process.stdout.on("error", onBrokenPipe)
+      return () => {
+        process.off("SIGINT", onSignal)
+        process.off("SIGTERM", onSignal)
+        process.off("SIGHUP", end)
+        process.stdout.off("error", onBrokenPipe)
+      }
+    }),
+    (stop) => Effect.sync(stop)
+  ))
