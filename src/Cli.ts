@@ -4,6 +4,7 @@
 import * as Args from "@effect/cli/Args"
 import * as CliConfig from "@effect/cli/CliConfig"
 import * as Command from "@effect/cli/Command"
+import * as ValidationError from "@effect/cli/ValidationError"
 import * as Cause from "effect/Cause"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
@@ -14,6 +15,7 @@ import { demo } from "./Cli/Demo.ts"
 import { doctor } from "./Cli/Doctor.ts"
 import type { ExitCode, Failure } from "./Cli/Exit.ts"
 import { codeOf, codes, describe } from "./Cli/Exit.ts"
+import * as Help from "./Cli/Help.ts"
 import { run } from "./Cli/Run.ts"
 import { schema } from "./Cli/SchemaCommand.ts"
 import * as Signals from "./Cli/Signals.ts"
@@ -45,6 +47,22 @@ const completionsOf = (shell: string): Effect.Effect<ReadonlyArray<string>> =>
 
 const parse = Command.run(episode, { name: "episode", version })
 
+const asksForOverview = (argv: ReadonlyArray<string>): boolean => {
+  const [first, ...rest] = argv.slice(2)
+  return rest.length === 0 && (first === undefined || first === "--help" || first === "-h" || first === "help")
+}
+
+const perform = (argv: ReadonlyArray<string>) =>
+  asksForOverview(argv) ? Console.log(Help.overview) : Help.colourOnlyTerminals(parse(argv)).pipe(
+    // The parser has said what is wrong, but not what was meant.
+    Effect.tapErrorCause((cause) => {
+      const failure = Cause.failureOption(cause)
+      return Option.isSome(failure) && ValidationError.isValidationError(failure.value)
+        ? tell(Help.suggestion(episode, argv.slice(2)))
+        : Effect.void
+    })
+  )
+
 const tell = (text: string) => text === "" ? Effect.void : Console.error(`episode: ${text}`)
 
 const ofExit = (exit: Exit.Exit<void, Failure>): Effect.Effect<ExitCode> => {
@@ -68,7 +86,7 @@ export const main = (argv: ReadonlyArray<string>, setExitCode: (code: ExitCode) 
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function*() {
       yield* Signals.watch
-      const exit = yield* Effect.exit(restore(parse(argv)))
+      const exit = yield* Effect.exit(restore(perform(argv)))
       const code = yield* ofExit(exit)
       const open = yield* Effect.flatMap(Ledger, (ledger) => ledger.open)
       if (open.length > 0) {

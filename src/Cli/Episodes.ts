@@ -1,7 +1,9 @@
 /**
  * What `demo`, `run` and `task check --run` have in common: a provider, episodes that are told as they run, a receipt.
  */
+import * as HelpDoc from "@effect/cli/HelpDoc"
 import * as Options from "@effect/cli/Options"
+import * as ValidationError from "@effect/cli/ValidationError"
 import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -19,8 +21,23 @@ import type { Screen } from "./Screen.ts"
 import * as Screens from "./Screen.ts"
 import * as Telling from "./Telling.ts"
 
-export const provider = Options.choice("provider", ["local"]).pipe(
-  Options.withDefault("local"),
+/** A choice whose error says which flag it is about. */
+export const choice = <const Value extends string>(
+  name: string,
+  values: ReadonlyArray<Value>
+): Options.Options<Value> =>
+  Options.text(name).pipe(
+    Options.withPseudoName(values.join(" | ")),
+    Options.mapEffect((given) => {
+      const value = values.find((value) => value === given)
+      return value === undefined
+        ? Effect.fail(ValidationError.invalidValue(HelpDoc.p(`--${name} is ${values.join(" or ")}, not '${given}'`)))
+        : Effect.succeed(value)
+    })
+  )
+
+export const provider = choice("provider", ["local"]).pipe(
+  Options.withDefault("local" as const),
   Options.withDescription("where sandboxes come from: Linux namespaces on this machine")
 )
 

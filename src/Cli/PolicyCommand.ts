@@ -4,7 +4,6 @@
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
-import { TreeFormatter } from "effect/ParseResult"
 import * as Schema from "effect/Schema"
 import { type ChildProcess, spawn } from "node:child_process"
 import type { Readable, Writable } from "node:stream"
@@ -26,6 +25,8 @@ const Reply = Schema.parseJson(Schema.Union(
   }),
   Schema.Struct({ error: Schema.Struct({ type: Schema.String, message: Schema.String }) })
 ))
+
+const form = `one JSON object a line: {"tool":"terminal","command":"..."} or {"tool":"submit"}`
 
 const longestLine = 4 * 1024 * 1024
 
@@ -114,6 +115,34 @@ const start = (command: string, context: { readonly prompt: string; readonly tas
       })
   )
 
+// A program that doesn't read its answers is waited for, so that they don't pile up here.
+const write = ({ child, stdin }: Program, text: string) =>
+  Effect.async<void>((resume) => {
+    const done = () => {
+      stdin.off("drain", done)
+      stdin.off("close", done)
+      child.off("exit", done)
+      resume(Effect.void)
+    }
+    stdin.on("drain", done)
+    stdin.on("close", done)
+    child.on("exit", done)
+    if (stdin.write(text) || stdin.destroyed || child.exitCode !== null || child.signalCode !== null) {
+      done()
+    }
+    return Effect.sync(done)
+  })
+
+const exited = (child: ChildProcess) =>
+  Effect.async<number | null>((resume) => {
+    const done = () => resume(Effect.succeed(child.exitCode))
+    if (child.exitCode !== null || child.signalCode !== null) {
+      return done()
+    }
+    child.once("exit", done)
+    return Effect.sync(() => child.off("exit", done))
+  })
+
 /** The policy. It ends when the program does. */
 export const policy =
   (command: string, context: { readonly prompt: string; readonly taskId: string }) => (tools: PolicyTools) =>
@@ -122,15 +151,13 @@ export const policy =
       const nextLine = makeReader(program.child, program.stdout)
       const reply = (answer: typeof Reply.Type) =>
         // Encoding what this program made itself can't fail.
-        Effect.flatMap(Effect.orDie(Schema.encode(Reply)(answer)), (line) =>
-          Effect.sync(() => void program.stdin.write(`${line}\n`)))
+        Effect.flatMap(Effect.orDie(Schema.encode(Reply)(answer)), (line) => write(program, `${line}\n`))
 
       const serve = (line: string) =>
         Schema.decode(Request, { onExcessProperty: "error" })(line).pipe(
           Effect.matchEffect({
             // The policy's own mistake: it is told, and may try again.
-            onFailure: (error) =>
-              reply({ error: { type: "InvalidRequest", message: TreeFormatter.formatErrorSync(error) } }),
+            onFailure: () => reply({ error: { type: "InvalidRequest", message: form } }),
             onSuccess: (request) =>
               (request.tool === "submit" ? tools.submit : tools.terminal(request.command)).pipe(
                 Effect.tapError((error) => reply({ error: { type: error._tag, message: error.message } })),
@@ -146,7 +173,7 @@ export const policy =
           yield* serve(line.value)
         }
       }
-      const { exitCode } = program.child
+      const exitCode = yield* exited(program.child)
       if (requests === 0 && (exitCode === 126 || exitCode === 127)) {
         return yield* new Usage({ message: "the policy command can't be started: its shell says so above" })
       }

@@ -29,7 +29,8 @@ const flags = {
   noSubmit: Options.boolean("no-submit").pipe(
     Options.withDescription("end the script without submitting")
   ),
-  minScore: Options.choiceWithValue("min-score", [["0", 0], ["1", 1]]).pipe(
+  minScore: Episodes.choice("min-score", ["0", "1"]).pipe(
+    Options.map(Number),
     Options.optional,
     Options.withDescription("exit with 1 when the score is less")
   ),
@@ -66,7 +67,8 @@ export const run = Command.make("run", flags, (given) =>
   Effect.gen(function*() {
     const { task } = yield* Files.readTask(given.task)
     const policy = yield* policyOf(given, { prompt: task.prompt, taskId: task.id })
-    const { outcome } = yield* Episodes.perform(given, ({ run }) => run(task, policy))
+    const { outcome } = yield* Episodes.perform(given, ({ run, screen }) =>
+      Effect.zipRight(screen.line(`task ${task.id}, provider ${given.provider}`), run(task, policy)))
     if (
       outcome._tag === "Scored" && Option.isSome(given.minScore) && outcome.score < given.minScore.value
     ) {

@@ -52,7 +52,9 @@ const text = (output: CapturedOutput): string => {
   // A character that was cut in two is dropped, not shown as a broken one: at most three bytes on either side.
   const head = decoder.decode(output.head, { stream: true })
   const start = output.tail.subarray(0, 4).findIndex((byte) => !isContinuation(byte))
-  const tail = new TextDecoder("utf-8", { ignoreBOM: true }).decode(output.tail.subarray(Math.max(0, start)))
+  // None in four is no UTF-8 anyway; none in fewer is the rest of one character.
+  const whole = start >= 0 ? start : output.tail.length < 4 ? output.tail.length : 0
+  const tail = new TextDecoder("utf-8", { ignoreBOM: true }).decode(output.tail.subarray(whole))
   const missing = output.totalBytes - output.head.length - output.tail.length
   return `${head}\n[... ${missing} of ${output.totalBytes} bytes left out ...]\n${tail}`
 }

@@ -1,0 +1,59 @@
+/**
+ * What a stranger sees first, and what one who mistypes sees next.
+ */
+import * as CliConfig from "@effect/cli/CliConfig"
+import * as Command from "@effect/cli/Command"
+import * as HelpDoc from "@effect/cli/HelpDoc"
+import * as Console from "effect/Console"
+import * as Effect from "effect/Effect"
+import { closest, distance } from "fastest-levenshtein"
+import { stripVTControlCharacters } from "node:util"
+import { version } from "../internal/version.ts"
+
+/** The command line as a whole. Each command's own `--help` is made by the parser. */
+export const overview =
+  `episode ${version}: code-repair episodes in disposable sandboxes, with scores that can be trusted
+
+  episode demo                       the shipped task twice: as it is (scores 0), and repaired (scores 1)
+  episode run --task FILE --script FILE
+                                     one episode; the policy is a JSON array of shell commands
+  episode run --task FILE --policy-command COMMAND
+                                     one episode; the policy is a program that speaks JSON lines
+  episode task check FILE [--run]    check a task file; with --run, prove that it can be solved
+  episode schema receipt|task        the JSON Schema of what --json prints, or of a task file
+  episode doctor                     what the local provider needs on this machine
+  episode completions bash|fish|zsh  completions for a shell
+
+Every command has a --help of its own. Exit codes: 0 done, also with a score of 0; 1 not what was expected;
+2 wrong usage or an invalid task; 3 an error of the infrastructure; 4 a sandbox isn't proved gone; 130 interrupted.`
+
+/** For a flag that no command knows: the one that was meant, if one is near. */
+export const suggestion = <Name extends string, R, E, A>(
+  command: Command.Command<Name, R, E, A>,
+  argv: ReadonlyArray<string>
+): string => {
+  const text = HelpDoc.toAnsiText(Command.getHelp(command, CliConfig.defaultConfig))
+  const known = [...new Set(stripVTControlCharacters(text).match(/--[a-z][a-z-]*/g)), "--help", "--version"]
+  const unknown = argv.map((word) => word.split("=")[0] ?? "").find((word) =>
+    word.startsWith("--") && word !== "--" && !known.includes(word)
+  )
+  if (unknown === undefined) {
+    return ""
+  }
+  const nearest = closest(unknown, known)
+  return distance(unknown, nearest) <= Math.max(2, unknown.length / 3)
+    ? `unknown flag ${unknown}; did you mean ${nearest}?`
+    : `unknown flag ${unknown}; see episode --help`
+}
+
+/** The parser always colours what it prints. Here it does so only where a terminal shows it. */
+export const colourOnlyTerminals = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
+  Console.consoleWith((console) => {
+    const plain = (words: ReadonlyArray<unknown>) =>
+      words.map((word) => typeof word === "string" ? stripVTControlCharacters(word) : word)
+    return Effect.withConsole(effect, {
+      ...console,
+      log: (...words) => console.log(...process.stdout.isTTY ? words : plain(words)),
+      error: (...words) => console.error(...process.stderr.isTTY ? words : plain(words))
+    })
+  })
