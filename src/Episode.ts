@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import * as Cause from "effect/Cause"
 import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
@@ -76,7 +77,7 @@ export class Episode extends Context.Tag("episode/Episode")<Episode, {
    * returns is of no interest. The receipt always holds a score: an episode without one
    * fails with what went wrong.
    *
-   * An error of the policy itself comes out as it is, unless the infrastructure failed first.
+   * An error of the policy itself comes out as it is, unless the episode has ended before: then it is only logged.
    */
   readonly run: <E, R>(
     task: Task,
@@ -130,9 +131,15 @@ const make = (options: Options) =>
             Effect.raceFirst(Effect.interruptible(policyOver)),
             Effect.exit
           )
-          const state = yield* session.state
-          if (Exit.isFailure(exit) && !(state._tag === "Finished" && state.receipt.outcome._tag === "Aborted")) {
-            return yield* Effect.failCause(exit.cause)
+          if (Exit.isFailure(exit)) {
+            const state = yield* session.state
+            if (state._tag !== "Finished" || !Cause.isFailure(exit.cause)) {
+              return yield* Effect.failCause(exit.cause)
+            }
+            // The infrastructure failed first, or the score is committed: nothing that a policy does later changes that.
+            if (state.receipt.outcome._tag === "Scored") {
+              yield* Effect.logWarning("the policy failed after its episode had ended", exit.cause)
+            }
           }
         }
         // Ends an episode that wasn't submitted. An error stands in the receipt.
