@@ -7,6 +7,7 @@ import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
 import * as fs from "node:fs"
 import * as Archive from "../src/Sandbox/Local/Archive.ts"
+import * as Confinement from "../src/Sandbox/Local/Confinement.ts"
 import * as Host from "../src/Sandbox/Local/Host.ts"
 import * as Proc from "../src/Sandbox/Local/Proc.ts"
 import * as Python from "../src/Sandbox/Local/Python.ts"
@@ -55,7 +56,7 @@ export const prepare = async (): Promise<() => Promise<Machine>> => {
       Recipe.enterArguments({
         nodePid: process.pid,
         place,
-        filter: Seccomp.loader(calls, interpreter),
+        filter: Confinement.loader(calls, interpreter),
         limitSeconds: 10,
         program
       }),

@@ -1,8 +1,7 @@
 /**
  * What every provider must do, whatever its sandboxes are made of.
  */
-import { layer as withLayer } from "@effect/vitest"
-import { assert, describe } from "@effect/vitest"
+import { assert, describe, layer as withLayer } from "@effect/vitest"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
@@ -42,8 +41,11 @@ export const policy: SandboxSpec = {
 export const sandbox = (
   spec: Partial<SandboxSpec> = {}
 ): Effect.Effect<Sandbox, CreateFault, SandboxProvider | Scope.Scope> =>
-  Effect.flatMap(SandboxProvider, (provider) =>
-    Effect.acquireRelease(provider.create({ ...policy, ...spec }), ({ id }) => Effect.orDie(provider.destroy(id))))
+  Effect.flatMap(
+    SandboxProvider,
+    (provider) =>
+      Effect.acquireRelease(provider.create({ ...policy, ...spec }), ({ id }) => Effect.orDie(provider.destroy(id)))
+  )
 
 export const limits = { timeLimit: Duration.seconds(10), outputCap: 64 * 1024 }
 
@@ -59,7 +61,10 @@ export const read = (machine: Sandbox, path: string, maxBytes = 1024) => machine
 /** Asks again until the answer is yes, but not for ever. */
 export const eventually = <E, R>(question: Effect.Effect<boolean, E, R>, what: string) =>
   question.pipe(
-    Effect.repeat({ until: (yes) => yes, schedule: Schedule.intersect(Schedule.spaced("20 millis"), Schedule.recurs(400)) }),
+    Effect.repeat({
+      until: (yes) => yes,
+      schedule: Schedule.intersect(Schedule.spaced("20 millis"), Schedule.recurs(1500))
+    }),
     // The schedule's own value when it ran out: ask for the last time.
     Effect.andThen(question),
     Effect.map((yes) => assert.isTrue(yes, what))
@@ -78,14 +83,15 @@ const assertLost = (machine: Sandbox, ...reasons: ReadonlyArray<SandboxLost["rea
     machine.writeFiles([{ path: at("/home/user/late"), bytes: utf8("late") }]),
     machine.health,
     machine.extend(Duration.minutes(1))
-  ], (request) => Effect.map(Effect.flip<unknown, SandboxLost | { readonly _tag: string }, never>(request), isLost(reasons)))
+  ], (request) =>
+    Effect.map(Effect.flip<unknown, SandboxLost | { readonly _tag: string }, never>(request), isLost(reasons)))
 
 export const providerContract = <E>(
   label: string,
   layer: Layer.Layer<SandboxProvider, E>,
   options: { readonly timeout?: number } = {}
 ): void => {
-  const timeout = options.timeout ?? 20_000
+  const timeout = options.timeout ?? 60_000
   withLayer(layer, { excludeTestServices: true, timeout })(`${label}: provider contract`, (it) => {
     describe("create", () => {
       it.scoped("gives a running sandbox with an id of its own and the resources it has", () =>
@@ -164,7 +170,7 @@ export const providerContract = <E>(
             assert.strictEqual(text(result.stdout), "before\n")
           }
           yield* eventually(
-            Effect.map(machine.exec("pgrep -x sleep", limits), ({ exitCode }) => exitCode === 1),
+            Effect.map(machine.exec("pgrep -f '^sleep 100'", limits), ({ exitCode }) => exitCode === 1),
             "nothing of a killed command goes on"
           )
         }), timeout)
@@ -204,19 +210,23 @@ export const providerContract = <E>(
           const machine = yield* sandbox()
           const { exitCode, killedAtLimit, stdout } = yield* machine.exec("sleep 100 & head -c 60000 /dev/zero", limits)
           assert.deepStrictEqual([exitCode, killedAtLimit, stdout.totalBytes], [0, false, 60_000])
-          assert.strictEqual(yield* sh(machine, "pgrep -cx sleep"), "1\n")
+          assert.strictEqual(yield* sh(machine, "pgrep -cf '^sleep 100'"), "1\n")
         }), timeout)
 
-      it.scoped("takes whatever a command does to its processes and streams for a result", () =>
-        Effect.gen(function*() {
-          const machine = yield* sandbox()
-          assert.strictEqual((yield* machine.exec("kill -9 -1; echo alive", limits)).exitCode, 137)
-          assert.strictEqual((yield* machine.exec("exec >&- 2>&-; exit 3", limits)).exitCode, 3)
-          yield* machine.exec("kill -9 $PPID; kill -9 0", limits)
-          yield* machine.exec("rm -rf /home/user /tmp/* ~/.* 2>/dev/null", limits)
-          yield* machine.health
-          assert.strictEqual((yield* machine.exec("echo fine", limits)).exitCode, 0)
-        }), timeout)
+      it.scoped(
+        "takes whatever a command does to its processes and streams for a result",
+        () =>
+          Effect.gen(function*() {
+            const machine = yield* sandbox()
+            assert.strictEqual((yield* machine.exec("kill -9 -1; echo alive", limits)).exitCode, 137)
+            assert.strictEqual((yield* machine.exec("exec >&- 2>&-; exit 3", limits)).exitCode, 3)
+            yield* machine.exec("kill -9 $PPID; kill -9 0", limits)
+            yield* machine.exec("rm -rf /home/user /tmp/* ~/.* 2>/dev/null", limits)
+            yield* machine.health
+            assert.strictEqual((yield* machine.exec("echo fine", limits)).exitCode, 0)
+          }),
+        timeout
+      )
 
       it.scoped("may be interrupted, which ends the command", () =>
         Effect.gen(function*() {
@@ -228,7 +238,7 @@ export const providerContract = <E>(
           )
           yield* Fiber.interrupt(running)
           yield* eventually(
-            Effect.map(machine.exec("pgrep -x sleep", limits), ({ exitCode }) => exitCode === 1),
+            Effect.map(machine.exec("pgrep -f '^sleep 100'", limits), ({ exitCode }) => exitCode === 1),
             "the command ended"
           )
         }), timeout)
@@ -244,36 +254,43 @@ export const providerContract = <E>(
     })
 
     describe("files", () => {
-      it.scoped("are created or replaced with their parents, content and mode, and are the user's", () =>
-        Effect.gen(function*() {
-          const machine = yield* sandbox()
-          const odd = `/home/user/${"d".repeat(120)}/ü ñ\n'"$x`
-          yield* sh(machine, "mkfifo pipe; ln -s /etc/passwd link; echo old >old; chmod 600 old")
-          yield* machine.writeFiles([
-            { path: at("/home/user/a/b/plain"), bytes: utf8("plain") },
-            { path: at("/home/user/empty"), bytes: new Uint8Array() },
-            { path: at("/tmp/run"), bytes: utf8("#!/bin/sh\necho ran"), mode: 0o755 },
-            { path: at("/home/user/pipe"), bytes: utf8("was a pipe") },
-            { path: at("/home/user/link"), bytes: utf8("was a link") },
-            { path: at("/home/user/old"), bytes: utf8("new") },
-            { path: at(odd), bytes: Uint8Array.of(0, 255, 10) }
-          ])
-          assert.strictEqual(
-            yield* sh(machine, "stat -c '%a %U %F' a/b/plain empty /tmp/run pipe link old; /tmp/run; echo >>a/b/plain"),
-            [
-              "644 user regular file",
-              "644 user regular empty file",
-              "755 user regular file",
-              "644 user regular file",
-              "644 user regular file",
-              "644 user regular file",
-              "ran",
-              ""
-            ].join("\n")
-          )
-          assert.deepStrictEqual(yield* read(machine, odd), FileRead.Bytes({ bytes: Uint8Array.of(0, 255, 10) }))
-          assert.deepStrictEqual(yield* read(machine, "/home/user/old"), FileRead.Bytes({ bytes: utf8("new") }))
-        }), timeout)
+      it.scoped(
+        "are created or replaced with their parents, content and mode, and are the user's",
+        () =>
+          Effect.gen(function*() {
+            const machine = yield* sandbox()
+            const odd = `/home/user/${"d".repeat(120)}/ü ñ\n'"$x`
+            yield* sh(machine, "mkfifo pipe; ln -s /etc/passwd link; echo old >old; chmod 600 old")
+            yield* machine.writeFiles([
+              { path: at("/home/user/a/b/plain"), bytes: utf8("plain") },
+              { path: at("/home/user/empty"), bytes: new Uint8Array() },
+              { path: at("/tmp/run"), bytes: utf8("#!/bin/sh\necho ran"), mode: 0o755 },
+              { path: at("/home/user/pipe"), bytes: utf8("was a pipe") },
+              { path: at("/home/user/link"), bytes: utf8("was a link") },
+              { path: at("/home/user/old"), bytes: utf8("new") },
+              { path: at(odd), bytes: Uint8Array.of(0, 255, 10) }
+            ])
+            assert.strictEqual(
+              yield* sh(
+                machine,
+                "stat -c '%a %U %F' a/b/plain empty /tmp/run pipe link old; /tmp/run; echo >>a/b/plain"
+              ),
+              [
+                "644 user regular file",
+                "644 user regular empty file",
+                "755 user regular file",
+                "644 user regular file",
+                "644 user regular file",
+                "644 user regular file",
+                "ran",
+                ""
+              ].join("\n")
+            )
+            assert.deepStrictEqual(yield* read(machine, odd), FileRead.Bytes({ bytes: Uint8Array.of(0, 255, 10) }))
+            assert.deepStrictEqual(yield* read(machine, "/home/user/old"), FileRead.Bytes({ bytes: utf8("new") }))
+          }),
+        timeout
+      )
 
       it.scoped("are read up to a cap and never beyond", () =>
         Effect.gen(function*() {
@@ -314,7 +331,10 @@ export const providerContract = <E>(
       it.scoped("are unreadable where the sandbox's own user may not read them", () =>
         Effect.gen(function*() {
           const machine = yield* sandbox()
-          yield* sh(machine, "mkdir closed hidden; echo x | tee shut closed/file hidden/file; chmod 000 shut closed; chmod 311 hidden")
+          yield* sh(
+            machine,
+            "mkdir closed hidden; echo x | tee shut closed/file hidden/file; chmod 000 shut closed; chmod 311 hidden"
+          )
           assert.deepStrictEqual(yield* read(machine, "/home/user/shut"), FileRead.Unreadable())
           assert.deepStrictEqual(yield* read(machine, "/home/user/closed/file"), FileRead.Unreadable())
           // It can't be listed, but what is in it can be read.
@@ -383,8 +403,8 @@ export const providerContract = <E>(
           const one = yield* sandbox({ labels: { run, kind: "one" } })
           const other = yield* sandbox({ labels: { run, kind: "other" } })
           const ids = (labels: Record<string, string>) =>
-            Effect.map(provider.find(labels), (found) => found.map(({ id }) => id).sort())
-          assert.deepStrictEqual(yield* ids({ run }), [one.id, other.id].sort())
+            Effect.map(provider.find(labels), (found) => found.map(({ id }) => id).toSorted())
+          assert.deepStrictEqual(yield* ids({ run }), [one.id, other.id].toSorted())
           assert.deepStrictEqual(yield* provider.find({ run, kind: "one" }), [
             { id: one.id, labels: { run, kind: "one" } }
           ])

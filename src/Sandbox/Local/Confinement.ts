@@ -1,0 +1,94 @@
+/**
+ * The last step of entering a sandbox: a short program, for Perl or Python, that runs in the outer user namespace,
+ * confines itself there, goes over to the inner one and becomes the guest's program.
+ *
+ * In this order: limits and filter are in force before the process is one of the guest's, which could take hold of it from
+ * there on.
+ */
+import type { Interpreter } from "./Host.ts"
+import { type Calls, program } from "./Seccomp.ts"
+
+// Numbers of the kernel. `size` stands for what the sandbox may use in all.
+const limits: ReadonlyArray<readonly [resource: number, value: number | "size"]> = [
+  [4, 0], // core: no dumps
+  [6, 128], // nproc, which counts the whole sandbox: a fork bomb ends there
+  [2, "size"], // data: one process can't take the host's memory before the watchdog looks
+  [1, "size"], // fsize: nor can shared memory
+  [7, 1024], // nofile: descriptors hold kernel memory
+  [11, 1024], // sigpending: charged to the host's user as well
+  [12, 65536] // msgqueue: likewise
+]
+
+/** Where the inner user namespace is pinned. */
+export const innerNamespace = "/.ns/user"
+
+const CLONE_NEWUSER = 0x10000000
+
+const perl = (calls: Calls): ReadonlyArray<string> => [
+  "-e",
+  `my ($filter, $size, $directory, $id) = splice(@ARGV, 0, 4); $filter = pack('H*', $filter);
+sub limit { my ($resource, $value) = @_; my $both = pack('QQ', $value, $value);
+  syscall(${calls.prlimit}, 0, $resource, $both, 0) == 0 or die 'limit' }
+umask 022;
+${limits.map(([resource, value]) => `limit(${resource}, ${value === "size" ? "$size" : value});`).join(" ")}
+if (open(my $adjust, '>', '/proc/self/oom_score_adj')) { print $adjust '1000' }
+chdir $directory or die 'directory';
+syscall(${calls.setsid}) > 0 or die 'session';
+my $program = pack('Sx6P', length($filter) / 8, $filter);
+(syscall(${calls.prctl}, 38, 1, 0, 0, 0) == 0 && syscall(${calls.prctl}, 22, 2, $program, 0, 0) == 0) or die 'filter';
+open(my $inner, '<', '${innerNamespace}') or die 'namespace';
+syscall(${calls.setns}, fileno($inner), ${CLONE_NEWUSER}) == 0 or die 'namespace';
+close($inner);
+if ($id ne 'same') { $id += 0; (syscall(${calls.setgroups}, 0, 0) == 0 && syscall(${calls.setresgid}, $id, $id, $id) == 0
+  && syscall(${calls.setresuid}, $id, $id, $id) == 0) or die 'id' }
+syscall(${calls.prctl}, 1, 9, 0, 0, 0) == 0 or die 'parent';
+%ENV = ();
+while ((my $word = shift) ne '--') { my ($name, $value) = split(/=/, $word, 2); $ENV{$name} = $value }
+open(my $status, '>&=', 3) or die 'status'; syswrite($status, 'e'); close($status);
+exec { $ARGV[0] } @ARGV or exit 127`,
+  "--"
+]
+
+// Python ignores two signals that its successor must not ignore.
+const python3: ReadonlyArray<string> = [
+  "-I",
+  "-S",
+  "-c",
+  `import ctypes, os, resource, struct, sys
+from signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
+signal(SIGPIPE, SIG_DFL); signal(SIGXFSZ, SIG_DFL)
+code, size, directory, identity = sys.argv[1:5]
+code = bytes.fromhex(code); size = int(size)
+os.umask(0o022)
+for number, value in [${limits.map(([resource, value]) => `(${resource}, ${value})`).join(", ")}]:
+  resource.setrlimit(number, (value, value))
+try: open('/proc/self/oom_score_adj', 'w').write('1000')
+except OSError: pass
+os.chdir(directory)
+os.setsid()
+libc = ctypes.CDLL(None)
+code = ctypes.create_string_buffer(code, len(code))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(code) // 8, ctypes.addressof(code)))
+(libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0) or sys.exit('filter')
+inner = os.open('${innerNamespace}', os.O_RDONLY)
+libc.setns(inner, ${CLONE_NEWUSER}) == 0 or sys.exit('namespace')
+os.close(inner)
+if identity != 'same':
+  os.setgroups([]); os.setresgid(*[int(identity)] * 3); os.setresuid(*[int(identity)] * 3)
+libc.prctl(1, 9, 0, 0, 0) == 0 or sys.exit('parent')
+end = sys.argv.index('--')
+os.write(3, b'e'); os.close(3)
+os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in sys.argv[5:end]))`
+]
+
+/**
+ * What to put in front of a size in bytes, a directory, a user id or `same`, variables, `--` and a command.
+ *
+ * The command gets a session of its own, so that its `kill 0` reaches none of ours, and ends with who entered it.
+ * Descriptor 3 gets a byte and is closed at the last moment.
+ */
+export const loader = (calls: Calls, interpreter: Interpreter): ReadonlyArray<string> => [
+  interpreter.file,
+  ...(interpreter.language === "perl" ? perl(calls) : python3),
+  program(calls).toString("hex")
+]

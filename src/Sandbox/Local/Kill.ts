@@ -1,0 +1,150 @@
+/**
+ * Ending a call, everything in a sandbox, or a sandbox itself: from outside, whatever the guest does.
+ */
+import * as Effect from "effect/Effect"
+import * as Absence from "./Absence.ts"
+import * as Proc from "./Proc.ts"
+import { killAllArguments, type Place } from "./Recipe.ts"
+import * as Spawn from "./Spawn.ts"
+
+const pause = Effect.sleep("10 millis")
+
+// Where the host can't tell, it is asked again in the next round.
+const tryTo = <A>(action: () => A): Effect.Effect<A | undefined> =>
+  Effect.orElseSucceed(Spawn.io(action), () => undefined)
+
+// An nsenter stops itself when its child stops, and a child that isn't collected keeps its namespace from ending.
+const continueParents = (place: Place): void => {
+  const members = new Set(Absence.members(place.namespace))
+  for (const member of members) {
+    const parent = Proc.status(member)?.parent
+    if (parent !== undefined && parent > 1 && !members.has(parent)) {
+      Proc.signal(parent, "SIGCONT")
+    }
+  }
+}
+
+interface Known {
+  readonly pid: number
+  readonly start: string | undefined
+}
+
+const guestsOf = (place: Place): ReadonlyArray<Known> =>
+  Absence.members(place.namespace).filter((pid) => pid !== place.pid).map((pid) => ({
+    pid,
+    start: Proc.status(pid)?.start
+  }))
+
+const isLeft = ({ pid, start }: Known): boolean => {
+  const found = Proc.status(pid)
+  return !Proc.isDead(found) && found?.start === start
+}
+
+// The end of a large process takes a while, and a second kill meanwhile would hit whatever came after it.
+const areGone = (known: ReadonlyArray<Known>, rounds: number): Effect.Effect<boolean, Spawn.HostFailed> =>
+  Effect.flatMap(
+    Spawn.io(() => known.some(isLeft)),
+    (some) =>
+      !some
+        ? Effect.succeed(true)
+        : rounds === 0
+        ? Effect.succeed(false)
+        : Effect.andThen(pause, areGone(known, rounds - 1))
+  )
+
+/**
+ * Kills all processes of a sandbox but the first. What that does to a command is its result. Those that come later are
+ * left alone.
+ */
+export const guests = (place: Place): Effect.Effect<void> => {
+  const loop = (known: ReadonlyArray<Known>, attempts: number): Effect.Effect<void, Spawn.HostFailed> =>
+    Effect.gen(function*() {
+      yield* Spawn.run(killAllArguments(process.pid, place), { limit: "5 seconds" })
+      yield* tryTo(() => continueParents(place))
+      // A guest may have killed what was to kill it.
+      if (!(yield* areGone(known, 50)) && attempts > 1) {
+        yield* loop(known, attempts - 1)
+      }
+    })
+  return Spawn.io(() => guestsOf(place)).pipe(
+    Effect.flatMap((known) => loop(known, 5)),
+    Effect.catchAll(({ detail }) => Effect.logWarning("could not end the processes of a sandbox", detail))
+  )
+}
+
+const killSession = (child: Spawn.Child): void => {
+  const leaders = Proc.children(child.pid)
+  for (const leader of leaders) {
+    Proc.signal(-leader, "SIGKILL")
+    Proc.signal(leader, "SIGKILL")
+  }
+  // What has left the leader's process group is still of its session.
+  for (const pid of leaders.length > 0 ? Proc.pids() : []) {
+    if (leaders.includes(Proc.status(pid)?.session ?? -1)) {
+      Proc.signal(pid, "SIGKILL")
+    }
+  }
+  Proc.signal(child.pid, "SIGCONT")
+}
+
+/**
+ * Ends one call with everything in its session. Never its nsenter first: the child would go to the host's first process,
+ * and until that one collects it the sandbox can't end.
+ */
+export const call = (child: Spawn.Child, place: Place): Effect.Effect<void> => {
+  const loop = (round: number): Effect.Effect<void> =>
+    Effect.gen(function*() {
+      yield* tryTo(() => killSession(child))
+      // It may not have forked yet.
+      if (yield* Spawn.endsWithin(child, "10 millis")) {
+        return
+      }
+      if (round === 25) {
+        // A leader that a guest traces isn't collected until its tracer is dead.
+        yield* guests(place)
+      }
+      if (round < 200) {
+        return yield* loop(round + 1)
+      }
+      Proc.signal(child.pid, "SIGKILL")
+      yield* Spawn.endsWithin(child, "1 second")
+    })
+  return Effect.asVoid(Effect.unlessEffect(loop(1), child.hasEnded))
+}
+
+/** Ends the processes that make a sandbox: its first process where it has come to that, else the chain before it. */
+export const chain = (child: Spawn.Child): Effect.Effect<void> => {
+  const loop = (round: number): Effect.Effect<void> =>
+    Effect.gen(function*() {
+      const below = (yield* tryTo(() => Proc.children(child.pid))) ?? []
+      for (const pid of below.length > 0 && round < 100 ? below : [child.pid]) {
+        Proc.signal(pid, "SIGKILL")
+      }
+      if (!(yield* Spawn.endsWithin(child, "10 millis")) && round < 200) {
+        yield* loop(round + 1)
+      }
+    })
+  return Effect.asVoid(Effect.unlessEffect(loop(1), child.hasEnded))
+}
+
+/** Ends a sandbox; whether it is proven gone. */
+export const sandbox = (place: Place): Effect.Effect<boolean> => {
+  const loop = (round: number): Effect.Effect<boolean> =>
+    Effect.gen(function*() {
+      yield* tryTo(() => {
+        if (Absence.isAlive(place)) {
+          Proc.signal(place.pid, "SIGKILL")
+        }
+        if (round > 5) {
+          continueParents(place)
+        }
+      })
+      // The kernel ends and collects everything in the namespace before its first process is dead.
+      yield* Effect.sleep(round > 5 ? "10 millis" : "1 millis")
+      if ((yield* tryTo(() => Absence.isGone(place))) === true) {
+        return true
+      }
+      return round < 500 ? yield* loop(round + 1) : false
+    })
+  return loop(1)
+}

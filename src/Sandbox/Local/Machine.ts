@@ -1,0 +1,190 @@
+/**
+ * Programs that run in a sandbox for as long as they like: entered as every call is, with pipes that are read only as
+ * fast as somebody takes what comes out of them.
+ */
+import type * as Context from "effect/Context"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import type * as Scope from "effect/Scope"
+import * as Stream from "effect/Stream"
+import * as fs from "node:fs"
+import type { SandboxFault, SandboxId } from "../../Sandbox.ts"
+import { SandboxLost, TransportFailed } from "../../Sandbox.ts"
+import type { Ended, MachineProvider, Program, Running, Usage } from "../Machine.ts"
+import { ProgramRefused } from "../Machine.ts"
+import * as Absence from "./Absence.ts"
+import * as Conduit from "./Conduit.ts"
+import * as Confinement from "./Confinement.ts"
+import * as Create from "./Create.ts"
+import * as Host from "./Host.ts"
+import * as Kill from "./Kill.ts"
+import * as Pipes from "./Pipes.ts"
+import * as Proc from "./Proc.ts"
+import * as Recipe from "./Recipe.ts"
+import * as Registry from "./Registry.ts"
+import * as Spawn from "./Spawn.ts"
+
+// Before it enters, a program says which pid it has there; it keeps it through every exec that follows.
+const announce = ["bash", "--norc", "--noprofile", "-c", "echo $$ >&3; exec \"$@\"", "bash"]
+
+// Said when the program is the guest's.
+const entered = /^([0-9]+)\ne$/
+
+const users = { user: Recipe.guest, root: Recipe.superuser } as const
+
+// The kernel's bound on one argument.
+const longestArgument = 128 * 1024 - 1
+
+// `env` takes a first word with a `=` in it for a variable.
+const named = (argv: Program["argv"]): ReadonlyArray<string> =>
+  argv[0].includes("=") ? ["sh", "-c", "exec \"$0\" \"$@\"", ...argv] : argv
+
+const wordsOf = ({ argv, directory, environment }: Program): ReadonlyArray<string> => [
+  ...["env", "-C", directory],
+  ...Object.entries(environment).map(([name, value]) => `${name}=${value}`),
+  ...named(argv)
+]
+
+const whatIsWrong = (program: Program): string | undefined =>
+  Object.keys(program.environment).some((name) => name === "" || name.includes("="))
+    ? "a variable's name is empty or has a `=` in it"
+    : wordsOf(program).some((word) => word.includes("\0"))
+    ? "an argument has a NUL in it"
+    : wordsOf(program).some((word) => Buffer.byteLength(word) > longestArgument)
+    ? `an argument is longer than ${longestArgument} bytes`
+    : undefined
+
+const endOf = ({ code, signal }: Spawn.Ended): Ended =>
+  signal === null
+    ? { exitCode: code ?? undefined, signal: undefined }
+    : { exitCode: undefined, signal }
+
+const signalGroup = (child: Spawn.Child): void => {
+  for (const leader of Proc.children(child.pid)) {
+    // Just after it entered it may not lead a group yet.
+    if (Proc.attempt(() => process.kill(-leader, "SIGTERM")) === undefined) {
+      Proc.signal(leader, "SIGTERM")
+    }
+  }
+}
+
+const failed = (sandboxId: SandboxId) => ({ detail }: Spawn.HostFailed) =>
+  new TransportFailed({ operation: "exec", sandboxId, detail })
+
+/** Programs in the sandboxes that are written down in a directory. */
+export const make = (settings: {
+  readonly directory: string
+}): Effect.Effect<Context.Tag.Service<MachineProvider>, never, Scope.Scope> =>
+  Effect.gen(function*() {
+    const registry = Registry.make({ directory: settings.directory, uid: process.getuid?.() ?? -1 })
+    const pipes = yield* Pipes.make({ directory: registry.directory })
+    const filterFor = yield* Effect.cachedFunction((pythonPrefix: string | undefined) =>
+      Effect.map(
+        Effect.suspend(() => Create.confinement(Host.machine(pythonPrefix))),
+        ({ calls, interpreter }) => [...announce, ...Confinement.loader(calls, interpreter)]
+      )
+    )
+
+    const locate = (id: SandboxId): Effect.Effect<Registry.Entry, SandboxFault> =>
+      Effect.gen(function*() {
+        const entry = yield* registry.read(id)
+        return Option.isSome(entry) && (yield* Spawn.io(() => Absence.isAlive(entry.value)))
+          ? entry.value
+          : yield* new SandboxLost({ operation: "exec", sandboxId: id, reason: "absent" })
+      }).pipe(Effect.catchTag("HostFailed", failed(id)))
+
+    const start = (
+      place: Registry.Entry,
+      program: Program
+    ): Effect.Effect<Running, Spawn.HostFailed | SandboxFault, Scope.Scope> =>
+      Effect.gen(function*() {
+        const filter = yield* filterFor(place.pythonPrefix)
+        const stdout = yield* Conduit.output(pipes)
+        const stderr = yield* Conduit.output(pipes)
+        const stdin = program.stdin === "open" ? yield* Conduit.input(pipes) : undefined
+        const status = yield* Conduit.output(pipes)
+        const child = yield* Spawn.start({
+          argv: Recipe.enterArguments({
+            nodePid: process.pid,
+            place,
+            filter,
+            limitSeconds: undefined,
+            program: wordsOf(program),
+            user: users[program.user]
+          }),
+          stdio: [stdin === undefined ? "ignore" : stdin.childEnd, stdout.childEnd, stderr.childEnd, status.childEnd],
+          stop: (child) => Kill.call(child, place)
+        })
+        for (const end of [stdout, stderr, status, ...(stdin === undefined ? [] : [stdin])]) {
+          yield* end.closeChildEnd
+        }
+        const said = yield* status.stream(child).pipe(
+          Stream.decodeText(),
+          Stream.scan("", (before, text) => before + text),
+          Stream.takeUntil((text) => entered.test(text)),
+          Stream.runLast
+        )
+        const [, pid] = entered.exec(Option.getOrElse(said, () => "")) ?? []
+        if (pid === undefined) {
+          const ended = yield* child.ended
+          return yield* Effect.andThen(
+            locate(place.id),
+            new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${Spawn.exitCode(ended)}` })
+          )
+        }
+        return {
+          pid: Number(pid),
+          stdout: stdout.stream(child),
+          stderr: stderr.stream(child),
+          write: stdin?.write ?? (() => Effect.succeed(false)),
+          closeStdin: stdin?.close ?? Effect.void,
+          signal: (name) => name === "SIGKILL" ? Kill.call(child, place) : Effect.sync(() => signalGroup(child)),
+          ended: Effect.map(child.ended, endOf)
+        }
+      })
+
+    return {
+      spawn: Effect.fn("Local.spawn")(function*(sandboxId: SandboxId, program: Program) {
+        const place = yield* locate(sandboxId)
+        const wrong = whatIsWrong(program)
+        if (wrong !== undefined) {
+          return yield* new ProgramRefused({ sandboxId, reason: "arguments", detail: wrong })
+        }
+        if (program.user === "root" && !place.isRoot) {
+          return yield* new ProgramRefused({
+            sandboxId,
+            reason: "user",
+            detail: "an ordinary user's sandbox has no superuser"
+          })
+        }
+        return yield* Effect.catchTag(start(place, program), "HostFailed", failed(sandboxId))
+      }),
+      usage: Effect.fn("Local.usage")(function*(sandboxId: SandboxId) {
+        const place = yield* locate(sandboxId)
+        return yield* Effect.mapError(Spawn.io(() => usageOf(place)), failed(sandboxId))
+      })
+    }
+  })
+
+const KIB = 1024
+
+// Clock ticks of the kernel's user interface: 100 a second on every architecture that has namespaces.
+const ticks = 100
+
+const usageOf = (place: Registry.Entry): Usage => {
+  let memoryBytes = 0
+  let cpuTicks = 0
+  for (const pid of Absence.members(place.namespace)) {
+    const found = Proc.usage(pid)
+    memoryBytes += found?.residentBytes ?? 0
+    cpuTicks += found?.cpuTicks ?? 0
+  }
+  const disk = fs.statfsSync(`/proc/${place.pid}/root/tmp/.`)
+  return {
+    cpuSeconds: cpuTicks / ticks,
+    memoryBytes,
+    memoryLimitBytes: place.memoryMiB * KIB * KIB,
+    diskBytes: (disk.blocks - disk.bfree) * disk.bsize,
+    diskLimitBytes: disk.blocks * disk.bsize
+  }
+}
