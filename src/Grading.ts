@@ -9,7 +9,7 @@ import type { BudgetExceeded, Deadline } from "./Budgets.ts"
 import { CurrentBudgets } from "./Budgets.ts"
 import * as Totals from "./Grading/Totals.ts"
 import { openVerification } from "./internal/verification.ts"
-import type { CleanupUnresolved, CreateFault, FileRead, SandboxFault } from "./Sandbox.ts"
+import type { CleanupUnresolved, CreateFault, FileRead, Labels, SandboxFault } from "./Sandbox.ts"
 import { call } from "./Sandbox/Call.ts"
 import type { ConfirmedAbsent } from "./Sandbox/Sandboxes.ts"
 import { Sandboxes } from "./Sandbox/Sandboxes.ts"
@@ -41,15 +41,14 @@ export const GradingReason = Schema.Literal(
 export type GradingReason = typeof GradingReason.Type
 
 /**
+ * A score and its reason. The detail is for people, and holds neither an expectation nor what was printed.
+ *
  * @since 0.1.0
  * @category models
  */
-export interface Grade {
-  readonly score: 0 | 1
-  readonly reason: GradingReason
-  /** For people. Holds nothing of the expectations and nothing that was printed. */
-  readonly detail?: string | undefined
-}
+export type Grade =
+  | { readonly score: 1; readonly reason: "correct"; readonly detail?: string | undefined }
+  | { readonly score: 0; readonly reason: Exclude<GradingReason, "correct">; readonly detail?: string | undefined }
 
 /**
  * Judges what a candidate printed. Pure and total.
@@ -90,6 +89,7 @@ export interface VerifyOptions {
   readonly policy: ConfirmedAbsent
   /** The template that the policy sandbox really had. */
   readonly templateId: string
+  readonly labels: Labels
   readonly deadline: Deadline
 }
 
@@ -107,7 +107,7 @@ export const verify: (
   { readonly grade: Grade; readonly verifier: ConfirmedAbsent },
   SandboxFault | CreateFault | CleanupUnresolved | BudgetExceeded,
   Sandboxes
-> = Effect.fn("Grading.verify")(function*({ deadline, submission, task, templateId }: VerifyOptions) {
+> = Effect.fn("Grading.verify")(function*({ deadline, labels, submission, task, templateId }: VerifyOptions) {
   const budgets = yield* CurrentBudgets
   const sandboxes = yield* Sandboxes
   const held = openVerification(task.verification)
@@ -116,6 +116,7 @@ export const verify: (
     templateId,
     lifetime: budgets.verifierLifetime,
     network: "offline",
+    labels,
     phases: { create: "verifier-create", cleanup: "verifier-cleanup" },
     enclosing: [deadline]
   })

@@ -168,8 +168,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   const closing = yield* Deferred.make<void>()
   const turn = yield* Effect.makeSemaphore(1)
 
-  // Interruptible even where the caller isn't, or the race that it loses would wait for it.
-  const closed = Effect.interruptible(Effect.zipRight(Deferred.await(closing), Effect.fail("closing" as const)))
+  const closed = Effect.zipRight(Deferred.await(closing), Effect.fail("closing" as const))
 
   // One request at a time. Only what is restored can be interrupted: the bookkeeping around it can't.
   const inTurn = <A, E>(request: (restore: Restore) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
@@ -226,6 +225,10 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
       Effect.flatMap((working) =>
         Fiber.join(working).pipe(
           Effect.raceFirst(closed),
+          // The end of the session cuts a request even where its caller can't be interrupted: the race runs by itself, as
+          // its loser would be waited for there. An interruption that the caller has shut out doesn't reach it.
+          Effect.interruptible,
+          Effect.disconnect,
           restore,
           // A race doesn't wait for what it leaves behind, and a verifier may have to be deleted there.
           Effect.ensuring(Fiber.interrupt(working))
@@ -353,6 +356,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
               submission: found.bytes,
               policy,
               templateId: sandbox.resources.templateId,
+              labels: labelsOf(episode),
               deadline: episode.deadline
             }))
         )
@@ -387,7 +391,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
           role: "policy",
           lifetime: budgets.policyLifetimeAtCreate,
           network: "default",
-          labels: { "episode.id": running.episodeId, "episode.task": task.id },
+          labels: labelsOf(running),
           phases: { create: "reset", cleanup: "policy-cleanup" },
           enclosing
         }).pipe(Scope.extend(running.scope))
@@ -492,6 +496,8 @@ type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, 
 
 const scoreOf = (outcome: Outcome): Effect.Effect<0 | 1, InfrastructureError> =>
   outcome._tag === "Scored" ? Effect.succeed(outcome.score) : Effect.fail(outcome.error)
+
+const labelsOf = ({ episodeId, task }: Running) => ({ "episode.id": episodeId, "episode.task": task.id })
 
 // Where an episode was: the request that failed last, else the last one.
 const lastRequest = (episode: Running) =>

@@ -5,9 +5,10 @@
  */
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import type { BudgetName, Deadline } from "../Budgets.ts"
 import { BudgetExceeded, within } from "../Budgets.ts"
-import type { CreateFault, Operation, Phase, SandboxFault, SandboxId } from "../Sandbox.ts"
+import type { CreateFault, Operation, Phase, Sandbox, SandboxFault, SandboxId } from "../Sandbox.ts"
 import { ResponseTimedOut } from "../Sandbox.ts"
 import { CurrentJournal } from "./Journal.ts"
 
@@ -36,7 +37,8 @@ export const call: {
   (
     options: CallOptions
   ): <A, R>(effect: Effect.Effect<A, SandboxFault, R>) => Effect.Effect<A, SandboxFault | BudgetExceeded, R>
-} = (options) => (effect) => bounded(options, Effect.mapError(effect, (fault): SandboxFault => fault.at(options.phase)))
+} = (options) => (effect) =>
+  bounded(options, () => options.sandboxId, Effect.mapError(effect, (fault): SandboxFault => fault.at(options.phase)))
 
 /**
  * The same for a create.
@@ -46,16 +48,21 @@ export const call: {
  */
 export const callCreate =
   (options: CallOptions) =>
-  <A, R>(effect: Effect.Effect<A, CreateFault, R>): Effect.Effect<A, CreateFault | BudgetExceeded, R> =>
-    bounded(options, Effect.mapError(effect, (fault): CreateFault => fault.at(options.phase)))
+  <R>(effect: Effect.Effect<Sandbox, CreateFault, R>): Effect.Effect<Sandbox, CreateFault | BudgetExceeded, R> =>
+    bounded(
+      options,
+      (created) => Option.getOrUndefined(created)?.id,
+      Effect.mapError(effect, (fault): CreateFault => fault.at(options.phase))
+    )
 
 const bounded = <A, E, R>(
   options: CallOptions,
+  sandboxId: (answer: Option.Option<A>) => SandboxId | undefined,
   effect: Effect.Effect<A, E, R>
 ): Effect.Effect<A, E | ResponseTimedOut | BudgetExceeded, R> =>
   Effect.flatMap(CurrentJournal, (journal) =>
     within(effect, options).pipe(
-      journal.operation(options.operation, options.phase, options.sandboxId),
+      journal.operation(options.operation, options.phase, sandboxId),
       Effect.mapError((error) =>
         error instanceof BudgetExceeded && error.budget === options.budget
           ? new ResponseTimedOut({

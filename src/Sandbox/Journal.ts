@@ -10,6 +10,7 @@ import * as DateTime from "effect/DateTime"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as HashMap from "effect/HashMap"
+import * as Option from "effect/Option"
 import * as Ref from "effect/Ref"
 import * as Schema from "effect/Schema"
 import { Operation, Phase, Resources, Role, SandboxId } from "../Sandbox.ts"
@@ -51,12 +52,12 @@ export class ResourceRecord extends Schema.Class<ResourceRecord>("episode/Resour
  * @category models
  */
 export interface Journal {
-  /** Times a request and writes it down, whatever its end. */
-  readonly operation: (
+  /** Times a request and writes it down, whatever its end. The sandbox is known before, or by the answer. */
+  readonly operation: <A>(
     name: Operation,
     phase: Phase,
-    sandboxId?: SandboxId
-  ) => <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
+    sandboxId: (answer: Option.Option<A>) => SandboxId | undefined
+  ) => <E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   /** Adds a sandbox, or replaces what is known of it. */
   readonly resource: (record: ResourceRecord) => Effect.Effect<void>
   /** In the order in which they ended. */
@@ -76,27 +77,31 @@ export const make: Effect.Effect<Journal> = Effect.gen(function*() {
     byId: HashMap.empty<SandboxId, ResourceRecord>()
   })
   return {
-    operation: (name, phase, sandboxId) => (effect) =>
-      Effect.flatMap(
-        Effect.all([DateTime.now, Clock.currentTimeNanos]),
-        ([startedAt, started]) =>
-          Effect.onExit(effect, (exit) =>
-            Effect.flatMap(Clock.currentTimeNanos, (ended) =>
-              Ref.update(
-                operations,
-                Chunk.append(
-                  new OperationRecord({
-                    name,
-                    phase,
-                    ...(sandboxId === undefined ? {} : { sandboxId }),
-                    startedAt,
-                    // A clock that is set back during a request must not make its record invalid.
-                    milliseconds: Math.max(0, Number(ended - started) / 1e6),
-                    result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
-                  })
+    operation:
+      <A>(name: Operation, phase: Phase, sandboxId: (answer: Option.Option<A>) => SandboxId | undefined) =>
+      <E, R>(effect: Effect.Effect<A, E, R>) =>
+        Effect.flatMap(
+          Effect.all([DateTime.now, Clock.currentTimeNanos]),
+          ([startedAt, started]) =>
+            Effect.onExit(effect, (exit) =>
+              Effect.flatMap(Clock.currentTimeNanos, (ended) => {
+                const id = sandboxId(Exit.isSuccess(exit) ? Option.some(exit.value) : Option.none())
+                return Ref.update(
+                  operations,
+                  Chunk.append(
+                    new OperationRecord({
+                      name,
+                      phase,
+                      ...(id === undefined ? {} : { sandboxId: id }),
+                      startedAt,
+                      // A clock that is set back during a request must not make its record invalid.
+                      milliseconds: Math.max(0, Number(ended - started) / 1e6),
+                      result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
+                    })
+                  )
                 )
-              )))
-      ),
+              }))
+        ),
     resource: (record) =>
       Ref.update(resources, ({ byId, order }) => ({
         order: HashMap.has(byId, record.id) ? order : Chunk.append(order, record.id),

@@ -26,10 +26,11 @@ export interface OutputCollector {
 export const collector = (cap: number): OutputCollector => {
   const headCap = Math.ceil(cap / 2)
   const tailCap = cap - headCap
-  const head = new Uint8Array(headCap)
+  // Both begin empty: most outputs are a few lines, and clearing the whole cap for each costs more than reading them.
+  let head = new Uint8Array(0)
   let headed = 0
   // A ring: the newest `tailCap` bytes, `end` being where the next one goes.
-  const ring = new Uint8Array(tailCap)
+  let ring = new Uint8Array(0)
   let end = 0
   let ringed = 0
   let totalBytes = 0
@@ -38,12 +39,20 @@ export const collector = (cap: number): OutputCollector => {
       totalBytes += chunk.length
       const room = headCap - headed
       const front = chunk.subarray(0, room)
+      if (headed + front.length > head.length) {
+        const grown = new Uint8Array(Math.min(headCap, Math.max(2 * head.length, headed + front.length)))
+        grown.set(head.subarray(0, headed))
+        head = grown
+      }
       head.set(front, headed)
       headed += front.length
-      if (tailCap === 0) {
+      const rest = chunk.subarray(front.length)
+      if (tailCap === 0 || rest.length === 0) {
         return
       }
-      const rest = chunk.subarray(front.length)
+      if (ring.length === 0) {
+        ring = new Uint8Array(tailCap)
+      }
       const kept = rest.subarray(Math.max(0, rest.length - tailCap))
       const first = kept.subarray(0, tailCap - end)
       ring.set(first, end)

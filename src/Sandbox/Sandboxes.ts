@@ -131,8 +131,9 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       const control = { phase, sandboxId, budget: "control", limit: budgets.control } as const
       return provider.destroy(sandboxId).pipe(
         call({ ...control, operation: "destroy" }),
+        bugAsFailure,
         Effect.ignore,
-        Effect.zipRight(provider.inspect(sandboxId).pipe(call({ ...control, operation: "inspect" }))),
+        Effect.zipRight(provider.inspect(sandboxId).pipe(call({ ...control, operation: "inspect" }), bugAsFailure)),
         Effect.filterOrFail((state) => state === "absent", () => "still there" as const),
         Effect.zipRight(DateTime.now)
       )
@@ -182,8 +183,9 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       return absent
     }, Effect.uninterruptible)
 
-    const recordIn = (journal: Journal, { id, resources, role }: Sandbox) => (fate: Fate) =>
-      journal.resource(new ResourceRecord({ id, role, ...resources, ...fate }))
+    // Its resources are read anew each time: a provider may know them only after the first request.
+    const recordIn = (journal: Journal, sandbox: Sandbox) => (fate: Fate) =>
+      journal.resource(new ResourceRecord({ id: sandbox.id, role: sandbox.role, ...sandbox.resources, ...fate }))
 
     const own = Effect.fnUntraced(function*(sandbox: Sandbox, entry: LedgerEntry, phase: Phase) {
       yield* ledger.put(new LedgerEntry({ ...entry, sandboxId: sandbox.id, state: "held" }))
@@ -215,6 +217,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
               Fiber.interruptFork(creating),
               provider.find({ [allocationLabel]: allocation }).pipe(
                 call({ operation: "find", phase, budget: "control", limit: budgets.control }),
+                bugAsFailure,
                 Effect.flatMap(Arr.head),
                 Effect.retry(retries),
                 Effect.map(({ id }) => strayOf(id)),
@@ -315,6 +318,14 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
   })
 )
 
+// A bug in a provider is no reason to leave a sandbox behind: in cleanup it is one more failure, and tried again.
+const bugAsFailure = <A, E>(request: Effect.Effect<A, E>): Effect.Effect<A, E | "bug"> =>
+  Effect.catchAllDefect(request, (defect) =>
+    Effect.zipRight(
+      Effect.logWarning("a bug in the sandbox provider, during cleanup", defect),
+      Effect.fail("bug" as const)
+    ))
+
 type Fate = Pick<ResourceRecord, "deleteAttempts" | "confirmedAbsentAt">
 
 // What is known of a sandbox that nobody waits for any more. Of one that was found by its label nothing can be recorded.
@@ -327,12 +338,9 @@ const strayOf = (sandboxId: SandboxId, record: (fate: Fate) => Effect.Effect<voi
 const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<void>> =>
   Duration.equals(interval, Duration.zero)
     ? Effect.succeed(Effect.void)
-    : Effect.gen(function*() {
-      const turn = yield* Effect.makeSemaphore(1)
-      const next = yield* Ref.make(0)
-      return turn.withPermits(1)(Effect.gen(function*() {
+    : Effect.zipWith(Effect.makeSemaphore(1), Ref.make(0), (turn, next) =>
+      turn.withPermits(1)(Effect.gen(function*() {
         const wait = (yield* Ref.get(next)) - (yield* Clock.currentTimeMillis)
         yield* Effect.sleep(Duration.millis(Math.max(0, wait)))
         yield* Ref.set(next, (yield* Clock.currentTimeMillis) + Duration.toMillis(interval))
-      }))
-    })
+      })))

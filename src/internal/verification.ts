@@ -3,12 +3,13 @@ import type { SandboxFile, SandboxPath } from "../Task.ts"
 /** Reasons that come from looking at a candidate's output. */
 export type GradedReason = "correct" | "output-not-utf8" | "output-malformed" | "wrong-totals"
 
-/** What a grader says about a candidate's output. The detail is for people and holds no expectation. */
-export interface Verdict {
-  readonly score: 0 | 1
-  readonly reason: GradedReason
-  readonly detail?: string | undefined
-}
+/**
+ * What a grader says about a candidate's output. The detail is for people, and holds neither an expectation nor what was
+ * printed.
+ */
+export type Verdict =
+  | { readonly score: 1; readonly reason: "correct"; readonly detail?: string | undefined }
+  | { readonly score: 0; readonly reason: Exclude<GradedReason, "correct">; readonly detail?: string | undefined }
 
 /** How a candidate's standard output is judged. Data, not code, so that a task stays a value; `Grading` knows what it means. */
 export type Grader =

@@ -1,0 +1,16 @@
+// The fault sweep with another seed, or more pairs: npm run sweep -- --seed 7 --pairs 20000
+import { spawnSync } from "node:child_process"
+import { parseArgs } from "node:util"
+
+const { values } = parseArgs({ options: { seed: { type: "string" }, pairs: { type: "string" } } })
+
+const seed = values.seed ?? String(Math.trunc(Date.now() / 1000))
+const env = { ...process.env, SWEEP_SEED: seed, ...(values.pairs === undefined ? {} : { SWEEP_PAIRS: values.pairs }) }
+
+console.log(`seed ${seed}`)
+const { status } = spawnSync(
+  process.execPath,
+  ["node_modules/vitest/vitest.mjs", "run", "test/Episode/sweep", "--testTimeout=3600000"],
+  { env, stdio: "inherit" }
+)
+process.exitCode = status ?? 1
