@@ -255,6 +255,29 @@ const firstRed = (/** @type {string} */ report) => {
     testResults.find((/** @type {{ status: string }} */ file) => file.status === "failed")?.message
 }
 
+/** The first test that goes red in the copy; undefined when none does. */
+const redBy = async (/** @type {ReadonlyArray<string>} */ tests) => {
+  const report = join(copy, "report.json")
+  rmSync(report, { force: true })
+  // In a process group of its own: a mutant that never ends is ended with its workers.
+  const run = spawn(
+    process.execPath,
+    [
+      ...[join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", "vitest.mutants.ts", "--bail", "1"],
+      ...["--reporter", "json", "--outputFile", report, ...tests]
+    ],
+    { cwd: copy, stdio: "ignore", detached: true }
+  )
+  const limit = setTimeout(() => run.pid !== undefined && process.kill(-run.pid, "SIGKILL"), 240_000)
+  const [status] = await once(run, "exit")
+  clearTimeout(limit)
+  return status === 0
+    ? undefined
+    : status === null
+    ? "(no end within four minutes)"
+    : firstRed(readFileSync(report, "utf8"))
+}
+
 for (const { file, find, name } of mutants) {
   const places = readFileSync(join(root, file), "utf8").split(find).length - 1
   if (places !== 1) {
@@ -283,29 +306,16 @@ try {
     join(copy, "vitest.mutants.ts"),
     `export default { test: { include: ["test/**/*.test.ts"], setupFiles: ["test/setup.ts"], pool: "forks", testTimeout: 10_000 } }`
   )
+  // A test that is red without any mutant proves nothing.
+  const untouched = await redBy([...new Set(chosen.flatMap(({ tests }) => tests))])
+  if (untouched !== undefined) {
+    throw new Error(`red without a mutant: ${untouched}`)
+  }
   for (const { file, find, name, replace, tests } of chosen) {
     const source = readFileSync(join(root, file), "utf8")
     writeFileSync(join(copy, file), source.replace(find, () => replace))
-    const report = join(copy, "report.json")
-    rmSync(report, { force: true })
-    // In a process group of its own: a mutant that never ends is ended with its workers.
-    const run = spawn(
-      process.execPath,
-      [
-        ...[join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", "vitest.mutants.ts", "--bail", "1"],
-        ...["--reporter", "json", "--outputFile", report, ...tests]
-      ],
-      { cwd: copy, stdio: "ignore", detached: true }
-    )
-    const limit = setTimeout(() => run.pid !== undefined && process.kill(-run.pid, "SIGKILL"), 120_000)
-    const [status] = await once(run, "exit")
-    clearTimeout(limit)
+    const red = await redBy(tests)
     writeFileSync(join(copy, file), source)
-    const red = status === 0
-      ? undefined
-      : status === null
-      ? "(no end within two minutes)"
-      : firstRed(readFileSync(report, "utf8"))
     if (red === undefined) {
       survivors.push(name)
     }
