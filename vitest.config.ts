@@ -3,6 +3,7 @@ import { defineConfig } from "vitest/config"
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    globalSetup: ["test/globalSetup.ts"],
     setupFiles: ["test/setup.ts"],
     // Sandboxes are processes: a worker of their own keeps signals and working directories apart.
     pool: "forks",

@@ -9,10 +9,11 @@ import * as Observation from "episode/Episode/Observation"
 import * as Local from "episode/Sandbox/Local"
 import * as Report from "episode/Task/Report"
 
-// A policy is any effect that uses the two tools. Here is one that follows a recipe; a model would be asked instead.
+// A policy is any effect that uses the two tools. This one follows a recipe; a model would be asked instead. Commands start
+// in /home/user, each in a fresh shell.
 const policy = ({ submit, terminal }: Episode.PolicyTools) =>
   Effect.gen(function*() {
-    const source = yield* terminal("cat report.py || cat /home/user/work/report.py")
+    const source = yield* terminal("cat work/report.py")
     yield* Console.log(Observation.render(source))
     yield* terminal(
       `cd work && sed -i 's/= int(row/= totals.get(row["region"], 0) + int(row/' report.py && python3 report.py`

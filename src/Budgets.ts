@@ -99,9 +99,9 @@ export class Budgets extends Schema.Class<Budgets>("episode/Budgets")(
         ([inner, outer]) =>
           Duration.lessThan(budgets[inner], budgets[outer]) ? Option.none() : Option.some({
             path: [inner],
-            message: `${inner} (${Duration.format(budgets[inner])}) must be shorter than ${outer} (${
+            message: `${Duration.format(budgets[inner])} must be shorter than ${outer}, ${
               Duration.format(budgets[outer])
-            })`
+            }`
           })
       )
     )

@@ -19,6 +19,7 @@ import * as Help from "./Cli/Help.ts"
 import { run } from "./Cli/Run.ts"
 import { schema } from "./Cli/SchemaCommand.ts"
 import * as Signals from "./Cli/Signals.ts"
+import { visible } from "./Cli/Visible.ts"
 import { version } from "./internal/version.ts"
 import { Ledger } from "./Sandbox/Ledger.ts"
 
@@ -63,7 +64,8 @@ const perform = (argv: ReadonlyArray<string>) =>
     })
   )
 
-const tell = (text: string) => text === "" ? Effect.void : Console.error(`episode: ${text}`)
+// An argument, or a key of somebody's task file, can hold anything.
+const tell = (text: string) => text === "" ? Effect.void : Console.error(`episode: ${visible(text)}`)
 
 const ofExit = (exit: Exit.Exit<void, Failure>): Effect.Effect<ExitCode> => {
   if (Exit.isSuccess(exit)) {
@@ -85,9 +87,11 @@ const ofExit = (exit: Exit.Exit<void, Failure>): Effect.Effect<ExitCode> => {
 export const main = (argv: ReadonlyArray<string>, setExitCode: (code: ExitCode) => void) =>
   Effect.uninterruptibleMask((restore) =>
     Effect.gen(function*() {
-      yield* Signals.watch
+      const isWritten = yield* Signals.watch
       const exit = yield* Effect.exit(restore(perform(argv)))
-      const code = yield* ofExit(exit)
+      const result = yield* ofExit(exit)
+      // A result that nobody got isn't done.
+      const code = result === codes.done && !(yield* isWritten) ? codes.interrupted : result
       const open = yield* Effect.flatMap(Ledger, (ledger) => ledger.open)
       if (open.length > 0) {
         yield* tell(`not proved gone:\n${Signals.listed(open).join("\n")}`)

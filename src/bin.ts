@@ -5,6 +5,7 @@ import * as NodeFileSystem from "@effect/platform-node/NodeFileSystem"
 import * as NodePath from "@effect/platform-node/NodePath"
 import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
 import * as NodeTerminal from "@effect/platform-node/NodeTerminal"
+import * as PlatformConfigProvider from "@effect/platform/PlatformConfigProvider"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Logger from "effect/Logger"
@@ -18,6 +19,8 @@ const layer = Layer.mergeAll(
   NodePath.layer,
   NodeTerminal.layer,
   Ledger.layerMemory,
+  // Settings of the working directory, where there are any. The environment's come first.
+  Layer.provide(PlatformConfigProvider.layerDotEnvAdd(".env"), NodeFileSystem.layer),
   // Standard output belongs to the command's result.
   Logger.replace(Logger.defaultLogger, Logger.withConsoleError(Logger.logfmtLogger)),
   Layer.succeed(ShippedTask, new URL(import.meta.resolve("episode/task.json")))

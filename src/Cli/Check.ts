@@ -14,6 +14,7 @@ import * as Episodes from "./Episodes.ts"
 import { NotMet, Usage } from "./Exit.ts"
 import * as Files from "./Files.ts"
 import * as Screens from "./Screen.ts"
+import { visible } from "./Visible.ts"
 
 const check = Command.make(
   "check",
@@ -28,9 +29,12 @@ const check = Command.make(
   },
   (given) =>
     Effect.gen(function*() {
-      const { solution, task, visible } = yield* Files.readTask(given.file)
+      if (!given.run && (given.json || Option.isSome(given.receipt))) {
+        return yield* new Usage({ message: "--json and --receipt go with --run: without it no episode has a receipt" })
+      }
+      const { solution, task, visible: open } = yield* Files.readTask(given.file)
       const screen = yield* Screens.make(given)
-      yield* screen.line(`${given.file}: a valid task, ${task.id}`)
+      yield* screen.line(`${visible(given.file)}: a valid task, ${task.id}`)
       if (!given.run) {
         return
       }
@@ -51,7 +55,7 @@ const check = Command.make(
             Effect.gen(function*() {
               yield* tools.terminal(write)
               const { stdout } = yield* tools.terminal(`python3 -B ${task.submission}`)
-              const expected = { _tag: "Totals", expected: visible.expected } as const
+              const expected = { _tag: "Totals", expected: open.expected } as const
               yield* Ref.set(shown, Grading.judge(expected, new TextEncoder().encode(stdout)))
               yield* tools.submit
             }))

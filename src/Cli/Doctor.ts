@@ -12,13 +12,18 @@ import * as Screens from "./Screen.ts"
 const marks = { ok: "ok", warning: "warning", failed: "MISSING" } as const
 const styles = { ok: "green", warning: "yellow", failed: "red" } as const
 
+const doctorOf = {
+  local: Effect.promise(() => import("../Sandbox/Local/Doctor.ts")),
+  e2b: Effect.promise(() => import("../Sandbox/E2b/Doctor.ts"))
+}
+
 export const doctor = Command.make(
   "doctor",
   { provider: Episodes.provider, json: Episodes.json },
-  ({ json }) =>
+  ({ json, provider }) =>
     Effect.gen(function*() {
       const screen = yield* Screens.make({ json })
-      const { Check, checks } = yield* Effect.promise(() => import("../Sandbox/Local/Doctor.ts"))
+      const { Check, checks } = yield* doctorOf[provider]
       const found = yield* checks
       if (json) {
         // Encoding what this program made itself can't fail.
@@ -37,9 +42,9 @@ export const doctor = Command.make(
       const missing = found.filter((check) => check.status === "failed").length
       if (missing > 0) {
         return yield* new NotReady({
-          message: `the local provider can't run here: ${missing} of ${found.length} checks failed`
+          message: `the ${provider} provider can't run here: ${missing} of ${found.length} checks failed`
         })
       }
-      yield* screen.line("the local provider can run here")
+      yield* screen.line(`the ${provider} provider can run here`)
     })
-).pipe(Command.withDescription("Check what a provider needs on this machine"))
+).pipe(Command.withDescription("Check what a provider needs, without making a sandbox"))

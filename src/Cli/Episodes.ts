@@ -36,9 +36,11 @@ export const choice = <const Value extends string>(
     })
   )
 
-export const provider = choice("provider", ["local"]).pipe(
+export const provider = choice("provider", ["local", "e2b"]).pipe(
   Options.withDefault("local" as const),
-  Options.withDescription("where sandboxes come from: Linux namespaces on this machine")
+  Options.withDescription(
+    "where sandboxes come from: Linux namespaces on this machine, or E2B with the key in E2B_API_KEY"
+  )
 )
 
 export const json = Options.boolean("json").pipe(
@@ -52,14 +54,19 @@ export const receipt = Options.text("receipt").pipe(
 )
 
 export interface Flags {
-  readonly provider: "local"
+  readonly provider: "local" | "e2b"
   readonly json: boolean
   readonly receipt: Option.Option<string>
 }
 
 // Loaded when it is needed: what one provider brings along must not slow down, or break, the others.
-const providerOf = {
-  local: Layer.unwrapEffect(Effect.map(Effect.promise(() => import("../Sandbox/Local.ts")), ({ layer }) => layer()))
+export const providerOf = {
+  local: Layer.unwrapEffect(
+    Effect.map(Effect.promise(() => import("../Sandbox/Local.ts")), ({ layerFromEnv }) => layerFromEnv())
+  ),
+  e2b: Layer.unwrapEffect(
+    Effect.map(Effect.promise(() => import("../Sandbox/E2b.ts")), ({ layerFromEnv }) => layerFromEnv())
+  )
 }
 
 export interface Stage {

@@ -54,10 +54,15 @@ export const codeOf = (failure: Failure): ExitCode => {
   }
 }
 
+const ofEnvironment = (error: ConfigError): string =>
+  error._op === "And" || error._op === "Or"
+    ? `${ofEnvironment(error.left)}; ${ofEnvironment(error.right)}`
+    : `${error.path.join(".")}: ${error.message}`
+
 /** What to print; nothing where the command line parser has printed it already. */
 export const describe = (failure: Failure): string =>
   ValidationErrors.isValidationError(failure)
     ? ""
     : ConfigErrors.isConfigError(failure)
-    ? `the environment: ${String(failure)}`
+    ? `the environment: ${ofEnvironment(failure)}`
     : failure.message

@@ -9,23 +9,25 @@ import * as Effect from "effect/Effect"
 import { closest, distance } from "fastest-levenshtein"
 import { stripVTControlCharacters } from "node:util"
 import { version } from "../internal/version.ts"
+import { isColoured } from "./Screen.ts"
 
 /** The command line as a whole. Each command's own `--help` is made by the parser. */
 export const overview =
   `episode ${version}: code-repair episodes in disposable sandboxes, with scores that can be trusted
 
-  episode demo                       the shipped task twice: as it is (scores 0), and repaired (scores 1)
+  episode demo                       the shipped task twice: as it is (score 0), repaired (score 1)
   episode run --task FILE --script FILE
                                      one episode; the policy is a JSON array of shell commands
   episode run --task FILE --policy-command COMMAND
                                      one episode; the policy is a program that speaks JSON lines
   episode task check FILE [--run]    check a task file; with --run, prove that it can be solved
   episode schema receipt|task        the JSON Schema of what --json prints, or of a task file
-  episode doctor                     what the local provider needs on this machine
+  episode doctor [--provider e2b]    what a provider needs, and what is missing here
   episode completions bash|fish|zsh  completions for a shell
 
-Every command has a --help of its own. Exit codes: 0 done, also with a score of 0; 1 not what was expected;
-2 wrong usage or an invalid task; 3 an error of the infrastructure; 4 a sandbox isn't proved gone; 130 interrupted.`
+Every command has a --help of its own. Exit codes: 0 done, also with a score of 0; 1 not what was
+expected; 2 wrong usage or an invalid task; 3 an error of the infrastructure; 4 a sandbox isn't
+proved gone; 130 interrupted.`
 
 /** For a flag that no command knows: the one that was meant, if one is near. */
 export const suggestion = <Name extends string, R, E, A>(
@@ -48,12 +50,14 @@ export const suggestion = <Name extends string, R, E, A>(
 
 /** The parser always colours what it prints. Here it does so only where a terminal shows it. */
 export const colourOnlyTerminals = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
-  Console.consoleWith((console) => {
+  Effect.gen(function*() {
+    const console = yield* Console.consoleWith(Effect.succeed)
+    const colours = { log: yield* isColoured(process.stdout), error: yield* isColoured(process.stderr) }
     const plain = (words: ReadonlyArray<unknown>) =>
       words.map((word) => typeof word === "string" ? stripVTControlCharacters(word) : word)
-    return Effect.withConsole(effect, {
+    return yield* Effect.withConsole(effect, {
       ...console,
-      log: (...words) => console.log(...process.stdout.isTTY ? words : plain(words)),
-      error: (...words) => console.error(...process.stderr.isTTY ? words : plain(words))
+      log: (...words) => console.log(...colours.log ? words : plain(words)),
+      error: (...words) => console.error(...colours.error ? words : plain(words))
     })
   })

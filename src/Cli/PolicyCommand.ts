@@ -30,8 +30,8 @@ const form = `one JSON object a line: {"tool":"terminal","command":"..."} or {"t
 
 const longestLine = 4 * 1024 * 1024
 
-// Takes lines off a stream one by one and leaves the rest in its pipe, so that a flood waits there. A program that has
-// ended has no more lines, even if one of its children holds the pipe open.
+// Takes lines off a stream one by one, but for blank ones, and leaves the rest in its pipe, so that a flood waits there. A
+// program that has ended has no more lines, even if one of its children holds the pipe open.
 const makeReader = (child: ChildProcess, stream: Readable) => {
   let buffered: Buffer = Buffer.alloc(0)
   const next = (): Option.Option<string> | "wait" | "too long" => {
@@ -40,6 +40,9 @@ const makeReader = (child: ChildProcess, stream: Readable) => {
       if (end >= 0) {
         const line = buffered.subarray(0, end).toString("utf8")
         buffered = buffered.subarray(end + 1)
+        if (line.trim() === "") {
+          continue
+        }
         return Option.some(line)
       }
       if (buffered.length > longestLine) {
@@ -143,6 +146,13 @@ const exited = (child: ChildProcess) =>
     return Effect.sync(() => child.off("exit", done))
   })
 
+// What is answered at once may be asked without a pause. Everything else here gets its turn all the same: timers, the end
+// of the window, the deletion of the sandbox.
+const turn = Effect.async<void>((resume) => {
+  const handle = setImmediate(() => resume(Effect.void))
+  return Effect.sync(() => clearImmediate(handle))
+})
+
 /** The policy. It ends when the program does. */
 export const policy =
   (command: string, context: { readonly prompt: string; readonly taskId: string }) => (tools: PolicyTools) =>
@@ -168,10 +178,9 @@ export const policy =
 
       let requests = 0
       for (let line = yield* nextLine; Option.isSome(line); line = yield* nextLine) {
-        if (line.value.trim() !== "") {
-          requests += 1
-          yield* serve(line.value)
-        }
+        requests += 1
+        yield* serve(line.value)
+        yield* turn
       }
       const exitCode = yield* exited(program.child)
       if (requests === 0 && (exitCode === 126 || exitCode === 127)) {

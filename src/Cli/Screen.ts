@@ -16,16 +16,19 @@ export interface Screen {
   readonly paint: (style: Style, text: string) => string
 }
 
+/** Whether colours are wanted on a stream: it is a terminal, and nobody said no. */
+export const isColoured = (stream: { readonly isTTY: boolean }): Effect.Effect<boolean> =>
+  Effect.map(Effect.isSuccess(Config.nonEmptyString("NO_COLOR")), (plain) => stream.isTTY && !plain)
+
 /** `json`: standard output is for the document alone. */
 export const make = (options: { readonly json: boolean }): Effect.Effect<Screen> =>
   Effect.gen(function*() {
-    const stream = options.json ? process.stderr : process.stdout
-    const plain = yield* Config.nonEmptyString("NO_COLOR").pipe(Effect.isSuccess)
-    const coloured = stream.isTTY && !plain
+    const coloured = yield* isColoured(options.json ? process.stderr : process.stdout)
     return {
       line: (text = "") => options.json ? Console.error(text) : Console.log(text),
       document: Console.log,
-      paint: (style, text) => coloured ? styleText(style, text) : text
+      // Else it would look at standard output, whichever stream the text is for.
+      paint: (style, text) => coloured ? styleText(style, text, { validateStream: false }) : text
     }
   })
 

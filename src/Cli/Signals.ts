@@ -17,7 +17,8 @@ const say = (line: string): void => void process.stderr.write(`${line}\n`)
 
 /**
  * While it is in scope: the first signal says how many sandboxes are being deleted, a second one lists what is left and
- * ends the program at once. A terminal that is closed counts as a signal, and so does a reader that goes away.
+ * ends the program at once. A terminal that is closed counts as a signal, and so does an output that nobody reads or that
+ * can't be written. Gives the effect that waits for what was written, and tells whether it came through.
  */
 export const watch = Effect.flatMap(Ledger, (ledger) =>
   Effect.acquireRelease(
@@ -34,22 +35,37 @@ export const watch = Effect.flatMap(Ledger, (ledger) =>
         say(open.length === 0 ? "\nnothing is left" : `\nleft behind:\n${listed(open).join("\n")}`)
         process.exit(open.length === 0 ? codes.interrupted : codes.unresolved)
       }
-      const end = () => void process.kill(process.pid, "SIGTERM")
-      const onBrokenPipe = (error: NodeJS.ErrnoException) => {
-        if (error.code === "EPIPE") {
-          end()
+      // Once: an output may break again at each write, and that isn't somebody's second thought.
+      let isEnding = false
+      const end = (reason?: string) => {
+        if (!isEnding) {
+          isEnding = true
+          if (reason !== undefined) {
+            say(reason)
+          }
+          process.kill(process.pid, "SIGTERM")
         }
       }
+      const onHangup = () => end()
+      const onBroken = ({ code, message }: NodeJS.ErrnoException) =>
+        end(code === "EPIPE" ? undefined : `the output can't be written: ${message}`)
       process.on("SIGINT", onSignal)
       process.on("SIGTERM", onSignal)
-      process.on("SIGHUP", end)
-      process.stdout.on("error", onBrokenPipe)
-      return () => {
+      process.on("SIGHUP", onHangup)
+      process.stdout.on("error", onBroken)
+      process.stderr.on("error", onBroken)
+      const stop = () => {
         process.off("SIGINT", onSignal)
         process.off("SIGTERM", onSignal)
-        process.off("SIGHUP", end)
-        process.stdout.off("error", onBrokenPipe)
+        process.off("SIGHUP", onHangup)
+        process.stdout.off("error", onBroken)
+        process.stderr.off("error", onBroken)
       }
+      const isWritten = Effect.async<boolean>((resume) => {
+        // Comes after the errors of all writes before it.
+        process.stdout.write("", () => resume(Effect.sync(() => !isEnding)))
+      })
+      return { stop, isWritten }
     }),
-    (stop) => Effect.sync(stop)
-  ))
+    ({ stop }) => Effect.sync(stop)
+  ).pipe(Effect.map(({ isWritten }) => isWritten)))

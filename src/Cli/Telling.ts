@@ -64,12 +64,22 @@ export const ledger = Effect.fnUntraced(function*(screen: Screen, inner: typeof 
 const shortened = (command: string): string =>
   command.length > 400 ? `${command.slice(0, 300)} ... (${command.length} characters)` : command
 
+// A policy sees all of it; a person who reads along sees the start.
+const shownLines = 40
+
+const excerpt = (text: string): string => {
+  const lines = text.split("\n").map((line) => line.length > 400 ? `${line.slice(0, 400)} ...` : line)
+  return lines.length > shownLines
+    ? [...lines.slice(0, shownLines), `... (${lines.length} lines)`].join("\n")
+    : lines.join("\n")
+}
+
 /** Tools that show every command and its observation. */
 export const tools = (screen: Screen, inner: PolicyTools): PolicyTools => ({
   terminal: (command) =>
     screen.line(`  ${screen.paint("bold", "$")} ${indented(shortened(command)).trimStart()}`).pipe(
       Effect.zipRight(inner.terminal(command)),
-      Effect.tap((observation) => screen.line(indented(Observation.render(observation))))
+      Effect.tap((observation) => screen.line(indented(excerpt(Observation.render(observation)))))
     ),
   submit: Effect.zipRight(screen.line(`  ${screen.paint("bold", "submit")}`), inner.submit)
 })

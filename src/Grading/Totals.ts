@@ -84,9 +84,9 @@ export const grade = (expected: ReadonlyMap<string, bigint>): (output: Uint8Arra
       Either.flatMap(stated),
       Either.map((totals): Verdict =>
         totals.size !== canonical.size || Array.from(totals.keys()).some((key) => !canonical.has(key))
-          ? zero("wrong-totals", "the keys are not the expected ones")
+          ? zero("wrong-totals", "not the right keys")
           : Array.from(totals).some(([key, total]) => canonical.get(key) !== total)
-          ? zero("wrong-totals", "the keys are the expected ones, a total is not")
+          ? zero("wrong-totals", "the right keys, a wrong total")
           : { score: 1, reason: "correct" }
       ),
       Either.merge

@@ -67,9 +67,9 @@ describe("Totals.grade", () => {
     const otherTotal: Verdict = {
       score: 0,
       reason: "wrong-totals",
-      detail: "the keys are the expected ones, a total is not"
+      detail: "the right keys, a wrong total"
     }
-    const otherKeys: Verdict = { score: 0, reason: "wrong-totals", detail: "the keys are not the expected ones" }
+    const otherKeys: Verdict = { score: 0, reason: "wrong-totals", detail: "not the right keys" }
     const fresh = `${of.map(([name]) => name).join("")}!`
     assert.deepStrictEqual(verdict(of.map(([name, value], i) => [name, i === index ? value + by : value])), otherTotal)
     assert.deepStrictEqual(verdict(of.map(([name, value], i) => [i === index ? fresh : name, value])), otherKeys)
