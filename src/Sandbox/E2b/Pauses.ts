@@ -1,0 +1,73 @@
+/**
+ * How often, and how long, a request was put off because the API asked for that.
+ *
+ * The SDK waits out a 429 with a `Retry-After` by itself and says nothing of it. So the HTTP client that it brings is
+ * listened to, through Node's own channel for that; each request is known by a header. What is heard is put on the span of
+ * the request.
+ */
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import type * as Scope from "effect/Scope"
+import * as diagnostics from "node:diagnostics_channel"
+
+const channel = "undici:request:headers"
+
+const header = "x-request-id"
+
+const Refused = Schema.Struct({
+  request: Schema.Struct({ headers: Schema.Array(Schema.String) }),
+  response: Schema.Struct({
+    statusCode: Schema.Literal(429),
+    headers: Schema.Array(Schema.Union(Schema.Uint8ArrayFromSelf, Schema.String))
+  })
+})
+
+const decodeRefused = Schema.decodeUnknownOption(Refused)
+
+// Names and values, one after another.
+const valueOf = (headers: ReadonlyArray<string>, name: string): string | undefined => {
+  const at = headers.findIndex((word, index) => index % 2 === 0 && word.toLowerCase() === name)
+  return at === -1 ? undefined : headers[at + 1]
+}
+
+export interface Pauses {
+  /** Runs a request that is made with these headers. */
+  readonly observed: <A, E>(
+    request: (headers: Readonly<Record<string, string>>) => Effect.Effect<A, E>
+  ) => Effect.Effect<A, E>
+}
+
+/** Listens for as long as the scope is open. */
+export const make: Effect.Effect<Pauses, never, Scope.Scope> = Effect.gen(function*() {
+  const heard = new Map<string, Array<number>>()
+  const listen = (message: unknown): void => {
+    const refused = decodeRefused(message)
+    if (Option.isSome(refused)) {
+      const { request, response } = refused.value
+      const seconds = valueOf(response.headers.map((word) => Buffer.from(word).toString("latin1")), "retry-after")
+      heard.get(valueOf(request.headers, header) ?? "")?.push(seconds === undefined ? 0 : Number(seconds))
+    }
+  }
+  yield* Effect.acquireRelease(
+    Effect.sync(() => diagnostics.subscribe(channel, listen)),
+    () => Effect.sync(() => diagnostics.unsubscribe(channel, listen))
+  )
+  return {
+    observed: (request) =>
+      Effect.suspend(() => {
+        const id = globalThis.crypto.randomUUID()
+        const seconds: Array<number> = []
+        heard.set(id, seconds)
+        return request({ [header]: id }).pipe(
+          Effect.ensuring(Effect.suspend(() => {
+            heard.delete(id)
+            return seconds.length === 0 ? Effect.void : Effect.annotateCurrentSpan({
+              "e2b.rateLimited": seconds.length,
+              "e2b.retryAfterSeconds": seconds
+            })
+          }))
+        )
+      })
+  }
+})
