@@ -2,7 +2,10 @@
 import { spawnSync } from "node:child_process"
 import { parseArgs } from "node:util"
 
-const { values } = parseArgs({ options: { seed: { type: "string" }, pairs: { type: "string" } } })
+const { positionals, values } = parseArgs({
+  options: { seed: { type: "string" }, pairs: { type: "string" } },
+  allowPositionals: true
+})
 
 const seed = values.seed ?? String(Math.trunc(Date.now() / 1000))
 const env = { ...process.env, SWEEP_SEED: seed, ...(values.pairs === undefined ? {} : { SWEEP_PAIRS: values.pairs }) }
@@ -10,7 +13,14 @@ const env = { ...process.env, SWEEP_SEED: seed, ...(values.pairs === undefined ?
 console.log(`seed ${seed}`)
 const { status } = spawnSync(
   process.execPath,
-  ["node_modules/vitest/vitest.mjs", "run", "test/Episode/sweep", "--testTimeout=3600000"],
+  [
+    "node_modules/vitest/vitest.mjs",
+    "run",
+    "--config",
+    "test-sweep/vitest.config.ts",
+    "--testTimeout=3600000",
+    ...positionals
+  ],
   { env, stdio: "inherit" }
 )
 process.exitCode = status ?? 1

@@ -1,10 +1,10 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Effect, FastCheck as fc } from "effect"
-import type { Call } from "../../../src/Sandbox/Simulated.ts"
-import { Fault } from "../../../src/Sandbox/Simulated.ts"
-import { checkTroubles, faults } from "./Model.ts"
-import type { Interruption, Run, Scenario } from "./Scenario.ts"
-import { run, scenarios } from "./Scenario.ts"
+import type { Call } from "../src/Sandbox/Simulated.ts"
+import { Fault } from "../src/Sandbox/Simulated.ts"
+import { checkTroubles, faults } from "../test/Episode/sweep/Model.ts"
+import type { Interruption, Run, Scenario } from "../test/Episode/sweep/Scenario.ts"
+import { run, scenarios } from "../test/Episode/sweep/Scenario.ts"
 
 const number = (name: string, otherwise: number): number => {
   const given = Number(process.env[name] ?? otherwise)
