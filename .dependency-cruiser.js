@@ -76,7 +76,7 @@ export default {
       from: { path: `^src/Sandbox/${name}` },
       to: {
         path: room("Sandbox"),
-        pathNot: [`^src/Sandbox/${name}`, "^src/Sandbox[.]ts$", "^src/Sandbox/Output[.]ts$"]
+        pathNot: [`^src/Sandbox/${name}`, "^src/Sandbox[.]ts$", "^src/Sandbox/(Machine|Output)[.]ts$"]
       }
     })),
     ...[
@@ -90,6 +90,24 @@ export default {
         path: [room("Task", "Budgets", "Sandbox", "Grading", "Episode", "internal", "index")],
         pathNot: aProvider
       }
+    })),
+    ...[
+      { name: "E2bServer-pure-of-node", to: { dependencyTypes: ["core"] } },
+      { name: "E2bServer-pure-of-platform-node", to: { path: "node_modules/@effect/platform-node" } }
+    ].map((rule) => ({
+      ...rule,
+      comment: "Of the E2B server only the adapter knows what it runs on.",
+      severity: "error",
+      from: { path: room("E2bServer"), pathNot: "^src/E2bServer/NodeServer[.]ts$" }
+    })),
+    ...[
+      { name: "OpenEnv-pure-of-node", to: { dependencyTypes: ["core"] } },
+      { name: "OpenEnv-pure-of-platform-node", to: { path: "node_modules/(@effect/platform-node|ws)/" } }
+    ].map((rule) => ({
+      ...rule,
+      comment: "Of the OpenEnv room only the adapter knows what it runs on.",
+      severity: "error",
+      from: { path: room("OpenEnv"), pathNot: "^src/OpenEnv/NodeTransport[.]ts$" }
     })),
     ...[
       { name: "only-E2b-knows-e2b", owner: room("Sandbox/E2b"), of: "e2b" },

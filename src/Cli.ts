@@ -18,6 +18,7 @@ import { codeOf, codes, describe } from "./Cli/Exit.ts"
 import * as Help from "./Cli/Help.ts"
 import { run } from "./Cli/Run.ts"
 import { schema } from "./Cli/SchemaCommand.ts"
+import { serve } from "./Cli/Serve.ts"
 import * as Signals from "./Cli/Signals.ts"
 import { visible } from "./Cli/Visible.ts"
 import { version } from "./internal/version.ts"
@@ -36,7 +37,7 @@ const completions = Command.make(
 
 const episode = Command.make("episode").pipe(
   Command.withDescription("Code-repair episodes in disposable sandboxes, with scores that can be trusted"),
-  Command.withSubcommands([demo, run, task, schema, doctor, completions])
+  Command.withSubcommands([demo, run, task, schema, doctor, serve, completions])
 )
 
 const completionsOf = (shell: string): Effect.Effect<ReadonlyArray<string>> =>

@@ -1,0 +1,81 @@
+/**
+ * The code interpreter: one Python program after the other, each by itself.
+ */
+import * as HttpIncomingMessage from "@effect/platform/HttpIncomingMessage"
+import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
+import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
+import * as Schema from "effect/Schema"
+import { homeOf } from "../Sandbox/Machine.ts"
+import { utf8 } from "./Bytes.ts"
+import { python } from "./Programs/Entries.ts"
+import { notebook } from "./Programs/Notebook.ts"
+import * as Refused from "./Refused.ts"
+import type { Session } from "./Session.ts"
+
+const ExecuteRequest = Schema.parseJson(Schema.Struct({
+  code: Schema.String,
+  context_id: Schema.optional(Schema.NullOr(Schema.String)),
+  language: Schema.optional(Schema.NullOr(Schema.String)),
+  env_vars: Schema.optional(Schema.NullOr(Schema.Record({ key: Schema.String, value: Schema.String })))
+}))
+
+const Assignment = Schema.parseJson(Schema.Struct({
+  code: Schema.String,
+  variables: Schema.Record({ key: Schema.String, value: Schema.String }),
+  limit: Schema.Number
+}))
+
+const largestRequest = 16 * 1024 * 1024
+
+/** In seconds. */
+const limit = 300
+
+const execute = (session: Session) =>
+  Effect.gen(function*() {
+    const asked = yield* HttpServerRequest.HttpServerRequest.pipe(
+      Effect.flatMap(({ text }) => text),
+      HttpIncomingMessage.withMaxBodySize(Option.some(largestRequest)),
+      Effect.flatMap(Schema.decode(ExecuteRequest)),
+      Effect.mapError(() => Refused.refuse(400, "the request isn't one to execute code"))
+    )
+    const context = asked.context_id ?? ""
+    const language = asked.language ?? ""
+    if (context !== "" && language !== "") {
+      return yield* Refused.refuse(400, "a request has a context or a language, not both")
+    }
+    if (context !== "") {
+      return HttpServerResponse.text(`Context ${context} not found`, { status: 404 })
+    }
+    if (language !== "" && language !== "python" && language !== "python3") {
+      return yield* Refused.unimplemented(`code in ${language.slice(0, 32)}`)
+    }
+    const assignment = yield* Effect.orDie(
+      Schema.encode(Assignment)({ code: asked.code, variables: asked.env_vars ?? {}, limit })
+    )
+    // In the scope of the request: who hangs up ends the program.
+    const running = yield* session.spawn({
+      argv: [...python, notebook],
+      user: "user",
+      environment: session.member.environment,
+      directory: homeOf("user"),
+      stdin: "open"
+    }).pipe(
+      Effect.catchAll((fault) =>
+        Effect.andThen(session.notice(fault), Refused.refuse(fault._tag === "SandboxLost" ? 502 : 500, fault.message))
+      )
+    )
+    yield* running.write(utf8(assignment))
+    yield* running.closeStdin
+    return HttpServerResponse.stream(running.stdout, { contentType: "application/json" })
+  })
+
+/** There is no kernel, so there is nothing that a context could keep. */
+export const route = (session: Session, path: string) =>
+  Effect.flatMap(HttpServerRequest.HttpServerRequest, ({ method }) =>
+    method === "POST" && path === "/execute"
+      ? execute(session)
+      : path === "/contexts" || path.startsWith("/contexts/")
+      ? Refused.unimplemented("a context of the code interpreter")
+      : Refused.refuse(404, "there is no such route"))

@@ -1,0 +1,43 @@
+/**
+ * How anything but a remote procedure call is refused: a status, and the JSON that the SDK reads.
+ */
+import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import * as Effect from "effect/Effect"
+import * as Schema from "effect/Schema"
+
+const Body = Schema.Struct({
+  code: Schema.Int,
+  message: Schema.String,
+  sandboxId: Schema.optional(Schema.String),
+  port: Schema.optional(Schema.Int)
+})
+
+export class Refused extends Schema.TaggedError<Refused>("episode/E2bServer/Refused")("Refused", {
+  status: Schema.Int,
+  message: Schema.String,
+  sandboxId: Schema.optional(Schema.String),
+  port: Schema.optional(Schema.Int)
+}) {}
+
+export const refuse = (status: number, message: string): Refused => new Refused({ status, message })
+
+export const unauthorized = refuse(401, "the API key is missing or wrong")
+
+export const wrongToken = refuse(401, "unauthorized access, please provide a valid access token or method signing")
+
+export const notFound = (sandboxId: string): Refused => refuse(404, `sandbox ${sandboxId} doesn't exist`)
+
+export const unimplemented = (what: string): Refused =>
+  refuse(501, `unimplemented: ${what} isn't offered by this server`)
+
+/** What a proxy answers for a sandbox that doesn't live. */
+export const absent = (sandboxId: string): Refused =>
+  new Refused({ status: 502, message: "The sandbox was not found", sandboxId })
+
+export const respond = ({ message, port, sandboxId, status }: Refused): Effect.Effect<
+  HttpServerResponse.HttpServerResponse
+> =>
+  // Encoding what this program made itself can't fail.
+  Effect.orDie(
+    HttpServerResponse.schemaJson(Body)({ code: status, message, sandboxId, port }, { status })
+  )
