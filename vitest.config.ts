@@ -3,6 +3,8 @@ import { defineConfig } from "vitest/config"
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
+    // Suites of their own: `npm run test:e2b` has what speaks E2B.
+    exclude: ["test/E2bServer/**", "test/Sandbox/E2b.test.ts"],
     globalSetup: ["test/globalSetup.ts"],
     setupFiles: ["test/setup.ts"],
     // Sandboxes are processes: a worker of their own keeps signals and working directories apart.

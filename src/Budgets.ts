@@ -399,13 +399,14 @@ export const until: {
     return effect
   }
   const first = Arr.reduce(deadlines, deadlines[0], (soonest, next) => next.at <= soonest.at ? next : soonest)
-  const exceeded = new BudgetExceeded({ budget: first.budget, limit: first.limit })
+  // Made when it is needed: an error has a stack trace, which takes longer than most waits.
+  const exceeded = () => new BudgetExceeded({ budget: first.budget, limit: first.limit })
   return Effect.flatMap(remaining(first), (left) =>
-    Duration.equals(left, Duration.zero) ? exceeded : effect.pipe(
+    Duration.equals(left, Duration.zero) ? exceeded() : effect.pipe(
       Effect.disconnect,
       // After `disconnect`, whose own wait couldn't be cut in an uninterruptible region.
       Effect.interruptible,
-      Effect.timeoutFail({ duration: left, onTimeout: () => exceeded }),
+      Effect.timeoutFail({ duration: left, onTimeout: exceeded }),
       // An interruption is passed on to a fiber's children even where the fiber itself is uninterruptible, and the timeout
       // races two of them. So they are no children of this one: what must not be interrupted isn't.
       Effect.disconnect

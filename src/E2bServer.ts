@@ -185,5 +185,6 @@ const limitsOf = (options: Options): Fleet.Limits => ({
 export const layer = (options: Options = {}): Layer.Layer<E2bServer, ServeError, SandboxProvider | Ledger> =>
   Layer.scoped(E2bServer, listen(options)).pipe(
     Layer.provide(Fleet.layer(limitsOf(options))),
-    Layer.provide(Sandboxes.layer)
+    // Its own: an `Episode` beside it may own sandboxes of another provider, and layers are shared by reference.
+    Layer.provide(Layer.fresh(Sandboxes.layer))
   )

@@ -3,7 +3,7 @@ import { defineConfig } from "vitest/config"
 // The E2B SDK against our own server: minutes, not seconds. `npm run test:e2b`.
 export default defineConfig({
   test: {
-    include: ["test-e2b/**/*.test.ts"],
+    include: ["test-e2b/**/*.test.ts", "test/E2bServer/**/*.test.ts", "test/Sandbox/E2b.test.ts"],
     globalSetup: ["test/globalSetup.ts"],
     setupFiles: ["test/setup.ts"],
     pool: "forks",

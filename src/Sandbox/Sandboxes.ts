@@ -250,7 +250,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     const acquire = Effect.fn("Sandboxes.acquire")(function*(options: AcquireOptions) {
       const { cleanup, create } = options.phases
       const enclosing = options.enclosing ?? []
-      yield* until(pace, enclosing)
+      yield* until(Effect.withSpan(pace, "Sandboxes.pace"), enclosing)
       const allocation = yield* Effect.sync(() => globalThis.crypto.randomUUID())
       const entry = new LedgerEntry({ allocation, provider: provider.name, role: options.role, state: "creating" })
       return yield* Effect.uninterruptibleMask((restore) =>

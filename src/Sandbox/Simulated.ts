@@ -205,6 +205,7 @@ const killed = 128 + 9
 
 const make = (options: Options) => {
   const calls: Array<Mutable<CallRecord>> = []
+  const counts = new Map<Operation, number>()
   const machines = new Map<SandboxId, Machine>()
   const shell = options.shell ?? Shells.make({ programs: options.programs })
   // Without a latency nothing else happens while a request is under way.
@@ -250,10 +251,12 @@ const make = (options: Options) => {
 
   const begin = (operation: Operation, sandboxId: SandboxId | undefined, role: Role | undefined) =>
     Effect.map(DateTime.now, (startedAt) => {
+      const nth = (counts.get(operation) ?? 0) + 1
+      counts.set(operation, nth)
       const record: Mutable<CallRecord> = {
         number: calls.length + 1,
         operation,
-        nth: calls.filter((call) => call.operation === operation).length + 1,
+        nth,
         sandboxId,
         role: role ?? (sandboxId === undefined ? undefined : machines.get(sandboxId)?.role),
         startedAt,

@@ -82,7 +82,9 @@ export const enclosure = (argv: ReadonlyArray<string>, env: NodeJS.ProcessEnv) =
         spawn("unshare", [
           ...(isRoot ? [] : ["--user", "--map-current-user"]),
           ...["--pid", "--mount", "--fork", "--kill-child=KILL", "--mount-proc"],
-          ...["sh", "-c", server, "sh", ...argv]
+          // Bash, because as a first process it collects orphans, as a machine's own does: until then a namespace whose
+          // process is one of them can't end.
+          ...["bash", "--norc", "--noprofile", "-c", server, "bash", ...argv]
         ], { env, stdio: ["pipe", "pipe", "pipe", "pipe"] })
       ),
       // The first process of the namespace goes with it, and so does all that is in it.
@@ -97,8 +99,8 @@ export const enclosure = (argv: ReadonlyArray<string>, env: NodeJS.ProcessEnv) =
     })
     const childOf = (pid: number, name?: string) =>
       processes().find((process) => process.parent === pid && (name === undefined || process.name === name))
-    yield* eventually(() => childOf(child.pid ?? -1, "sh") !== undefined, () => `no namespace: ${stderr.text}`)
-    const init = childOf(child.pid ?? -1, "sh")?.pid ?? -1
+    yield* eventually(() => childOf(child.pid ?? -1, "bash") !== undefined, () => `no namespace: ${stderr.text}`)
+    const init = childOf(child.pid ?? -1, "bash")?.pid ?? -1
     const mounts = () => fs.readFileSync(`/proc/${init}/mountinfo`, "utf8")
     const mountsBefore = mounts()
     let runs = 0

@@ -1,0 +1,240 @@
+/**
+ * Episodes for OpenEnv clients: a server that speaks WebSocket, HTTP and MCP, over the `Episode` service.
+ *
+ * @since 0.1.0
+ */
+import * as Context from "effect/Context"
+import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
+import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import type * as Redacted from "effect/Redacted"
+import * as Schema from "effect/Schema"
+import type { Episode } from "./Episode.ts"
+import * as Connection from "./OpenEnv/Connection.ts"
+import * as Guards from "./OpenEnv/Guard.ts"
+import * as Routes from "./OpenEnv/Routes.ts"
+import * as Sessions from "./OpenEnv/Sessions.ts"
+import type { Handshake, HandshakeAnswer, ListenFailed } from "./OpenEnv/Transport.ts"
+import { Transport } from "./OpenEnv/Transport.ts"
+import type { LedgerEntry } from "./Sandbox/Ledger.ts"
+import { Ledger } from "./Sandbox/Ledger.ts"
+import type { Task } from "./Task.ts"
+
+export type { ListenFailed }
+
+// ----------------------------------------------------------------------------
+// models
+// ----------------------------------------------------------------------------
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options {
+  /** Default `127.0.0.1`. Any other than this machine's own loopback needs a token. */
+  readonly host?: string | undefined
+  /** 0 for a free one. Default 8010. */
+  readonly port?: number | undefined
+  /** What a client has to know. Default: nothing. */
+  readonly token?: Redacted.Redacted | undefined
+  /** How many sessions there may be at a time; each can hold one sandbox. Default 2. */
+  readonly maxSessions?: number | undefined
+  /** For a reset that names no task. Default: none, so that every reset has to. */
+  readonly task?: Task | undefined
+  /**
+   * Arguments of `reset` that are taken and ignored, because trainers pass on every column of their dataset. Any other
+   * that isn't `task`, `seed` or `episode_id` is refused. Default: see `defaults`.
+   */
+  readonly columns?: ReadonlyArray<string> | undefined
+  /** How long a session may do nothing. Default 15 minutes. */
+  readonly idleTimeout?: Duration.DurationInput | undefined
+  /** How long a session of MCP may do nothing while no socket is attached to it. Default 10 seconds. */
+  readonly detachedTimeout?: Duration.DurationInput | undefined
+  /** How often a socket is asked for a sign of life. Default 20 seconds. */
+  readonly pingInterval?: Duration.DurationInput | undefined
+  /** How long it may take to give one. Default 20 seconds. */
+  readonly pingTimeout?: Duration.DurationInput | undefined
+  /** How long the end of the server waits for sandboxes to be proved gone. Default 60 seconds. */
+  readonly shutdownTimeout?: Duration.DurationInput | undefined
+  /** The largest message or request body. Default 8 MiB: a task file can have 4. */
+  readonly maxFrameBytes?: number | undefined
+  /** The longest command. Default 96 KiB: Linux takes no argument of more than 128. */
+  readonly maxCommandBytes?: number | undefined
+}
+
+/**
+ * What a server uses where its options say nothing.
+ *
+ * @since 0.1.0
+ * @category defaults
+ */
+export const defaults = {
+  host: "127.0.0.1",
+  port: 8010,
+  maxSessions: 2,
+  columns: ["prompt", "environment", "task_id"],
+  idleTimeout: Duration.minutes(15),
+  detachedTimeout: Duration.seconds(10),
+  pingInterval: Duration.seconds(20),
+  pingTimeout: Duration.seconds(20),
+  shutdownTimeout: Duration.seconds(60),
+  maxFrameBytes: 8 * 1024 * 1024,
+  maxCommandBytes: 96 * 1024
+} as const
+
+// ----------------------------------------------------------------------------
+// errors
+// ----------------------------------------------------------------------------
+
+/**
+ * The server would be reachable from other machines, and has no token to tell its clients by.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class TokenRequired extends Schema.TaggedError<TokenRequired>("episode/OpenEnv/TokenRequired")("TokenRequired", {
+  host: Schema.String
+}) {
+  override get message(): string {
+    return `${this.host} can be reached from other machines, and whoever reaches it can run commands in sandboxes: `
+      + "a server there needs a token"
+  }
+}
+
+// ----------------------------------------------------------------------------
+// tag
+// ----------------------------------------------------------------------------
+
+/**
+ * A server that is running.
+ *
+ * @since 0.1.0
+ * @category tags
+ */
+export class OpenEnvServer extends Context.Tag("episode/OpenEnv/OpenEnvServer")<OpenEnvServer, {
+  readonly host: string
+  readonly port: number
+  /** What clients are given as their base URL. */
+  readonly url: string
+  /** How many places are taken. */
+  readonly sessions: Effect.Effect<number>
+  /** Sandboxes that aren't proved gone. */
+  readonly open: Effect.Effect<ReadonlyArray<LedgerEntry>>
+}>() {}
+
+// ----------------------------------------------------------------------------
+// layers
+// ----------------------------------------------------------------------------
+
+type Given = { readonly [K in keyof Options]: Exclude<Options[K], undefined> }
+
+const given = (options: Options): Given =>
+  // The same fields, without those that are undefined.
+  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Given
+
+const handshake =
+  (guard: Guards.Guard, connection: Connection.Options) =>
+  ({ headers, url }: Handshake): Effect.Effect<HandshakeAnswer> =>
+    Effect.map(guard(headers), (refusal): HandshakeAnswer => {
+      if (Option.isSome(refusal)) {
+        return { _tag: "Refuse", status: refusal.value }
+      }
+      const [path, query = ""] = url.split("?", 2)
+      switch (path) {
+        case "/ws":
+          return {
+            _tag: "Accept",
+            serve: Connection.frameSocket(
+              connection,
+              Option.fromNullable(new URLSearchParams(query).get("session_id"))
+            )
+          }
+        case "/mcp":
+          return { _tag: "Accept", serve: Connection.rpcSocket(connection) }
+        default:
+          return { _tag: "Refuse", status: 404 }
+      }
+    })
+
+/**
+ * A server. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't proved gone
+ * within `shutdownTimeout` is logged, and stands in the ledger.
+ *
+ * @example
+ * ```ts
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import * as Episode from "episode/Episode"
+ * import * as OpenEnv from "episode/OpenEnv"
+ * import * as NodeTransport from "episode/OpenEnv/NodeTransport"
+ * import * as Ledger from "episode/Sandbox/Ledger"
+ * import * as Local from "episode/Sandbox/Local"
+ *
+ * const server = OpenEnv.layer({ port: 0, maxSessions: 8 }).pipe(
+ *   Layer.provide(NodeTransport.layer),
+ *   Layer.provide(Episode.layerWithLedger()),
+ *   Layer.provide(Ledger.layerMemory),
+ *   Layer.provide(Local.layer())
+ * )
+ *
+ * const program = Effect.gen(function*() {
+ *   const { url } = yield* OpenEnv.OpenEnvServer
+ *   yield* Effect.log(`serving at ${url}`)
+ *   return yield* Effect.never
+ * })
+ *
+ * program.pipe(Effect.provide(server))
+ * ```
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer = (
+  options: Options = {}
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Episode | Ledger | Transport> =>
+  Layer.scoped(
+    OpenEnvServer,
+    Effect.gen(function*() {
+      const settings = { ...defaults, ...given(options) }
+      const ledger = yield* Ledger
+      const transport = yield* Transport
+      const token = Option.fromNullable(options.token)
+      if (Option.isNone(token) && !Guards.isLoopback(settings.host)) {
+        return yield* new TokenRequired({ host: settings.host })
+      }
+      yield* Effect.addFinalizer(() =>
+        Effect.flatMap(ledger.open, (left) =>
+          left.length === 0 ? Effect.void : Effect.logWarning("sandboxes that are not proved gone", left))
+      )
+      const sessions = yield* Sessions.make({
+        task: Option.fromNullable(options.task),
+        columns: new Set(settings.columns),
+        maxSessions: settings.maxSessions,
+        maxCommandBytes: settings.maxCommandBytes,
+        idleTimeout: Duration.decode(settings.idleTimeout),
+        detachedTimeout: Duration.decode(settings.detachedTimeout),
+        shutdownTimeout: Duration.decode(settings.shutdownTimeout)
+      })
+      const guard = yield* Guards.make({ host: settings.host, token })
+      const { app } = yield* Routes.make({ sessions, guard, ledger, maxFrameBytes: settings.maxFrameBytes })
+      const { host, port } = yield* transport.listen({
+        host: settings.host,
+        port: settings.port,
+        maxFrameBytes: settings.maxFrameBytes,
+        http: app,
+        handshake: handshake(guard, {
+          sessions,
+          pingInterval: Duration.decode(settings.pingInterval),
+          pingTimeout: Duration.decode(settings.pingTimeout)
+        })
+      })
+      return {
+        host,
+        port,
+        url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+        sessions: sessions.count,
+        open: ledger.open
+      }
+    })
+  )

@@ -1,0 +1,71 @@
+"""Drives a server with upstream's own clients through whole episodes, and prints what came of it as JSON."""
+
+import asyncio
+import json
+import sys
+
+url, task_path, which = sys.argv[1:4]
+
+with open(task_path, encoding="utf-8") as file:
+    task = json.load(file)
+
+PROGRAM = "/home/user/work/report.py"
+RUN = f"python3 {PROGRAM}"
+REPAIR = (
+    "sed -i 's/= int(row\\[\"amount\"\\])/= totals.get(row[\"region\"], 0) + int(row[\"amount\"])/' " + PROGRAM
+)
+
+
+def call(tool, **arguments):
+    return {"type": "call_tool", "tool_name": tool, "arguments": arguments}
+
+
+def generic():
+    from openenv.core import GenericEnvClient
+
+    rewards, cleanup, states = [], [], []
+    client = GenericEnvClient(base_url=url)
+    with client.sync() as env:
+        for commands in ([RUN], [RUN, REPAIR, RUN]):
+            ready = env.reset(task=task, prompt=[{"role": "user", "content": "ignored"}], seed=1, episode_id="mine")
+            assert ready.done is False and ready.reward is None, ready
+            for command in commands:
+                pending = env.step(call("terminal", command=command))
+                assert pending.done is False and pending.reward == 0, pending
+                assert pending.observation["result"]["structured_content"]["result"], pending
+            end = env.step(call("submit"))
+            assert end.done is True, end
+            rewards.append(end.reward)
+            states.append(env.state())
+            cleanup += states[-1]["cleanup"]
+        try:
+            env.reset(task=task, setup="rm -rf /")
+            raise AssertionError("an unknown argument was taken")
+        except RuntimeError as error:
+            assert "VALIDATION_ERROR" in str(error), error
+    return {"rewards": rewards, "cleanup": cleanup, "states": states}
+
+
+async def tools():
+    from openenv.core.mcp_client import MCPToolClient
+
+    rewards, cleanup = [], []
+    for commands in ([RUN], [RUN, REPAIR, RUN]):
+        async with MCPToolClient(base_url=url) as env:
+            await env.reset(task=task)
+            names = [tool.name for tool in await env.list_tools()]
+            assert names == ["terminal", "submit"], names
+            for command in commands:
+                text = await env.call_tool("terminal", command=command)
+                assert isinstance(text, str) and text, text
+            from openenv.core.env_server.mcp_types import CallToolAction
+
+            end = await env.step(CallToolAction(tool_name="submit", arguments={}))
+            assert end.done is True, end
+            rewards.append(end.reward)
+            metadata = getattr(end, "metadata", None) or end.observation.metadata or {}
+            cleanup += metadata.get("cleanup", [])
+    return {"rewards": rewards, "cleanup": cleanup}
+
+
+print(json.dumps(generic() if which == "generic" else asyncio.run(tools())))

@@ -1,0 +1,389 @@
+import { assert, describe, it } from "@effect/vitest"
+import { Deferred, Effect, Fiber, Layer, Redacted, Schedule, type Scope } from "effect"
+import * as net from "node:net"
+import { WebSocket } from "ws"
+import * as OpenEnv from "../../src/OpenEnv.ts"
+import * as Client from "../../src/OpenEnv/Client.ts"
+import * as NodeTransport from "../../src/OpenEnv/NodeTransport.ts"
+import type { Peer } from "../../src/OpenEnv/Transport.ts"
+import { Transport } from "../../src/OpenEnv/Transport.ts"
+import { World } from "../../src/Sandbox/Simulated.ts"
+import { edit, inside, outside, solution } from "../Episode/fixture.ts"
+import { call, type Place, reset, shipped, terminal } from "./fixture.ts"
+
+// Real sockets and real time: nothing here waits longer than it has to, and no assertion is about how long it took.
+
+const withServer = <A, E>(
+  place: Place,
+  test: (server: typeof OpenEnv.OpenEnvServer.Service) => Effect.Effect<A, E, World | Scope.Scope>
+) =>
+  Effect.flatMap(OpenEnv.OpenEnvServer, test).pipe(
+    Effect.provide(
+      OpenEnv.layer({ port: 0, ...place }).pipe(
+        Layer.provide(inside(place)),
+        Layer.provide(NodeTransport.layer),
+        Layer.provideMerge(outside(place)),
+        Layer.orDie
+      )
+    ),
+    Effect.scoped
+  )
+
+const eventually = (condition: Effect.Effect<boolean>) =>
+  condition.pipe(
+    Effect.filterOrFail((holds) => holds),
+    Effect.retry(Schedule.spaced("20 millis").pipe(Schedule.intersect(Schedule.recurs(400)))),
+    Effect.orDieWith(() => new Error("it never came true"))
+  )
+
+const free = (server: typeof OpenEnv.OpenEnvServer.Service) =>
+  eventually(Effect.zipWith(server.sessions, server.open, (taken, open) => taken === 0 && open.length === 0))
+
+const connect = (options: Client.Options) =>
+  Client.connect(options).pipe(Effect.provide(NodeTransport.layerWebSocketConstructor()))
+
+/** A raw socket, and what becomes of it. */
+const raw = (url: string, options: { readonly headers?: Record<string, string> } = {}) =>
+  Effect.acquireRelease(
+    Effect.sync(() => new WebSocket(`${url.replace("http", "ws")}/ws`, options)),
+    (socket) => Effect.sync(() => socket.terminate())
+  ).pipe(Effect.tap((socket) => {
+    socket.on("error", () => {})
+    return Effect.async<void, number>((resume) => {
+      socket.once("open", () => resume(Effect.void))
+      socket.once("unexpected-response", (_, { statusCode = 0 }) => resume(Effect.fail(statusCode)))
+    })
+  }))
+
+const closeCode = (socket: WebSocket) =>
+  Effect.async<number>((resume) => {
+    socket.once("close", (code) => resume(Effect.succeed(code)))
+  })
+
+const message = (socket: WebSocket) =>
+  Effect.async<string>((resume) => {
+    socket.once("message", (data) => resume(Effect.succeed(String(data))))
+  })
+
+describe("the server, over sockets", () => {
+  it.live("plays whole episodes with the client", () =>
+    withServer({}, (server) =>
+      Effect.gen(function*() {
+        const client = yield* connect({ url: server.url })
+        const ready = yield* client.reset({ task: shipped, episode_id: "e-1" })
+        assert.deepInclude(ready.metadata, { status: "ready", episode_id: "e-1" })
+        assert.strictEqual((yield* client.callTool("terminal", { command: "echo hi" })).reward, 0)
+        yield* client.callTool("terminal", { command: edit(solution) })
+        const end = yield* client.callTool("submit")
+        assert.deepInclude(end, { reward: 1, done: true })
+        assert.deepInclude(yield* client.state, { episode_id: "e-1", step_count: 3, reward: 1 })
+        const refused = yield* Effect.flip(client.reset({ task: "{" }))
+        assert.deepInclude(refused, { _tag: "EnvironmentRefused", code: "VALIDATION_ERROR" })
+        const listed = yield* client.mcp("tools/list")
+        assert.property(listed, "result")
+        yield* client.reset({ task: shipped })
+      }).pipe(Effect.scoped, Effect.zipRight(free(server)))))
+
+  it.live("gives its place back when a client is killed in the middle of a command", () =>
+    withServer({ latency: "30 millis" }, (server) =>
+      Effect.gen(function*() {
+        const socket = yield* raw(server.url)
+        socket.send(JSON.stringify(reset()))
+        yield* message(socket)
+        socket.send(JSON.stringify(terminal("sleep 9")))
+        yield* eventually(
+          Effect.map(
+            Effect.flatMap(World, ({ running }) => running),
+            (all) => all.some(({ commands }) => commands.length === 1)
+          ).pipe(Effect.provideService(World, yield* World))
+        )
+        socket.terminate()
+        yield* free(server)
+      })))
+
+  it.live("gives it back when a peer is cut off without a FIN", () =>
+    withServer({ pingInterval: "50 millis", pingTimeout: "50 millis" }, (server) =>
+      Effect.gen(function*() {
+        const { port } = server
+        // Speaks just enough to be let in, and then neither reads nor answers.
+        const peer = yield* Effect.acquireRelease(
+          Effect.async<net.Socket>((resume) => {
+            const socket = net.connect({ host: "127.0.0.1", port }, () => {
+              socket.write(
+                "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+                  + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+              )
+              socket.pause()
+              resume(Effect.succeed(socket))
+            })
+          }),
+          (socket) => Effect.sync(() => socket.destroy())
+        )
+        yield* eventually(Effect.map(server.sessions, (taken) => taken === 1))
+        yield* free(server)
+        assert.isFalse(peer.destroyed)
+      })))
+
+  it.live("closes a socket whose frame is too large, or that sends more than it waits for", () =>
+    withServer({ maxFrameBytes: 64 * 1024, maxSessions: 4 }, (server) =>
+      Effect.gen(function*() {
+        const [large, fast, other] = yield* Effect.all([raw(server.url), raw(server.url), raw(server.url)])
+        large.send("x".repeat(64 * 1024 + 1))
+        assert.strictEqual(yield* closeCode(large), 1009)
+        const closed = yield* Effect.fork(closeCode(fast))
+        yield* Effect.yieldNow()
+        for (let i = 0; i < 200; i++) {
+          fast.send(JSON.stringify(reset()))
+        }
+        assert.strictEqual(yield* Fiber.join(closed), 1008)
+        other.send(JSON.stringify({ type: "state" }))
+        assert.include(yield* message(other), "\"idle\"")
+        const response = yield* Effect.promise(() =>
+          fetch(`${server.url}/mcp`, { method: "POST", body: "x".repeat(64 * 1024 + 1) })
+        )
+        assert.strictEqual(response.status, 413)
+      })))
+
+  it.live("lets in who has its token, and no page of another origin", () =>
+    withServer({ token: Redacted.make("open sesame") }, (server) =>
+      Effect.gen(function*() {
+        const authorization = (value: string) => ({ headers: { authorization: value } })
+        const basic = (password: string) => `Basic ${Buffer.from(`me:${password}`).toString("base64")}`
+        for (const bad of [{}, authorization("Bearer wrong"), authorization(basic("wrong")), authorization("Bearer")]) {
+          assert.strictEqual(yield* Effect.flip(raw(server.url, bad)), 401)
+        }
+        yield* raw(server.url, authorization("Bearer open")).pipe(Effect.flip)
+        for (const good of ["Bearer open%20sesame", basic("open sesame")]) {
+          yield* Effect.exit(raw(server.url, authorization(good)))
+        }
+        yield* raw(server.url, authorization(basic("open sesame")))
+        const evil = { headers: { authorization: basic("open sesame"), origin: "https://example.org" } }
+        assert.strictEqual(yield* Effect.flip(raw(server.url, evil)), 403)
+        const status = yield* Effect.promise(() => fetch(`${server.url}/web`).then(({ status }) => status))
+        assert.strictEqual(status, 401)
+      })))
+
+  it.live("is no server for a name that isn't this machine's", () =>
+    withServer({}, (server) =>
+      Effect.gen(function*() {
+        const named = (host: string, origin?: string) =>
+          raw(server.url, { headers: { host, ...(origin === undefined ? {} : { origin }) } })
+        assert.strictEqual(yield* Effect.flip(named("rebound.example.org")), 403)
+        assert.strictEqual(yield* Effect.flip(named(`localhost:${server.port}`, "https://example.org")), 403)
+        assert.strictEqual(yield* Effect.flip(named(`localhost:${server.port}`, "null")), 403)
+        yield* named(`localhost:${server.port}`, `http://localhost:${server.port}`)
+      })))
+
+  it.live("says what is wrong with an address", () =>
+    withServer({}, ({ port }) =>
+      Effect.gen(function*() {
+        const transport = yield* Transport
+        const options = {
+          host: "127.0.0.1",
+          port,
+          maxFrameBytes: 1024,
+          http: Effect.die("never"),
+          handshake: () => Effect.succeed({ _tag: "Refuse", status: 404 } as const)
+        }
+        assert.include((yield* Effect.flip(transport.listen(options))).message, "something else listens there")
+        const elsewhere = yield* Effect.flip(transport.listen({ ...options, host: "192.0.2.1", port: 0 }))
+        assert.strictEqual(elsewhere.reason, "no-such-address")
+      }).pipe(Effect.provide(NodeTransport.layer))))
+
+  it.live("closes every socket at its end, and leaves nothing", () =>
+    Effect.gen(function*() {
+      const code = yield* Deferred.make<number>()
+      yield* withServer({}, (server) =>
+        Effect.gen(function*() {
+          const socket = new WebSocket(`${server.url.replace("http", "ws")}/ws`)
+          socket.once("close", (value) => Deferred.unsafeDone(code, Effect.succeed(value)))
+          yield* Effect.promise(() => new Promise((resolve) => socket.once("open", resolve)))
+          socket.send(JSON.stringify(reset()))
+          yield* message(socket)
+          socket.send(JSON.stringify(call("terminal", { command: "sleep 9" })))
+        }))
+      assert.strictEqual(yield* Deferred.await(code), 1001)
+    }))
+})
+
+// ----------------------------------------------------------------------------
+// the client
+// ----------------------------------------------------------------------------
+
+/** A server that does what a script says. */
+const scripted = <A, E>(
+  script: (peer: Peer) => Effect.Effect<void>,
+  test: (url: string) => Effect.Effect<A, E, Scope.Scope>
+) =>
+  Effect.gen(function*() {
+    const transport = yield* Transport
+    const { port } = yield* transport.listen({
+      host: "127.0.0.1",
+      port: 0,
+      maxFrameBytes: 1024 * 1024,
+      http: Effect.die("never"),
+      handshake: () => Effect.succeed({ _tag: "Accept", serve: script } as const)
+    })
+    return yield* test(`http://127.0.0.1:${port}`)
+  }).pipe(Effect.scoped, Effect.provide(NodeTransport.layer))
+
+const frame = (value: unknown) => JSON.stringify(value)
+
+const fine = frame({ type: "observation", data: { observation: {}, reward: null, done: false } })
+
+const answering = (...replies: ReadonlyArray<string>) => (peer: Peer) =>
+  Effect.forEach(replies, (reply) => Effect.zipRight(peer.receive, peer.send(reply)), { discard: true }).pipe(
+    Effect.zipRight(peer.gone),
+    Effect.ignore
+  )
+
+describe("the client", () => {
+  it.live("takes metadata from the envelope, from the observation, or has none", () =>
+    scripted(
+      answering(
+        frame({
+          type: "observation",
+          data: { observation: { metadata: { a: 1 } }, reward: 0.5, done: true, metadata: { b: 2 } }
+        }),
+        frame({
+          type: "observation",
+          data: { observation: { metadata: { a: 1 } }, reward: null, done: false, newer: 1 }
+        }),
+        fine
+      ),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          assert.deepInclude(yield* client.reset(), { metadata: { b: 2 }, reward: 0.5, done: true })
+          assert.deepInclude(yield* client.step({ anything: 1 }), { metadata: { a: 1 } })
+          assert.deepInclude(yield* client.step({}), { metadata: {} })
+        })
+    ))
+
+  it.live("takes a capacity error for the answer to its first request, and is over", () =>
+    scripted(
+      (peer) =>
+        Effect.ignore(peer.send(frame({
+          type: "error",
+          data: { message: "full", code: "CAPACITY_REACHED", active_sessions: 2, max_sessions: 2 }
+        }))),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          const error = yield* Effect.flip(client.reset())
+          if (error._tag === "EnvironmentRefused") {
+            assert.deepInclude(error, { code: "CAPACITY_REACHED", active_sessions: 2, max_sessions: 2 })
+          } else {
+            assert.strictEqual(error._tag, "EnvironmentRefused")
+          }
+          assert.strictEqual((yield* Effect.flip(client.state))._tag, "EnvironmentRefused")
+        })
+    ))
+
+  it.live("never uses a connection again on which a reply was missed", () =>
+    scripted(
+      (peer) =>
+        peer.receive.pipe(Effect.delay("300 millis"), Effect.zipRight(peer.send(fine)), Effect.forever, Effect.ignore),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url, replyTimeout: "50 millis" })
+          assert.deepInclude(yield* Effect.flip(client.reset()), {
+            _tag: "ReplyMissed",
+            reason: "timeout",
+            request: "reset"
+          })
+          // The late reply is there by now, and isn't taken for this one's.
+          yield* Effect.sleep("400 millis")
+          assert.deepInclude(yield* Effect.flip(client.step({})), { _tag: "ReplyMissed", request: "reset" })
+
+          const other = yield* connect({ url })
+          const asking = yield* Effect.fork(other.reset())
+          yield* Effect.sleep("50 millis")
+          yield* Fiber.interrupt(asking)
+          assert.deepInclude(yield* Effect.flip(other.state), { _tag: "ReplyMissed", reason: "interrupted" })
+        })
+    ))
+
+  const violations: ReadonlyArray<readonly [string, string]> = [
+    ["no JSON", "hello"],
+    ["no frame", "{\"type\":\"observation\"}"],
+    ["an unknown type", "{\"type\":\"party\",\"data\":{}}"],
+    ["the wrong type", frame({ type: "state", data: { step_count: 1 } })],
+    ["a reward that is no number", frame({ type: "observation", data: { observation: {}, reward: "1", done: true } })],
+    ["a reward that is a boolean", frame({ type: "observation", data: { observation: {}, reward: true, done: true } })],
+    ["an end that is no boolean", frame({ type: "observation", data: { observation: {}, reward: 1, done: 1 } })],
+    ["an infinite reward", "{\"type\":\"observation\",\"data\":{\"observation\":{},\"reward\":1e999,\"done\":true}}"]
+  ]
+  for (const [what, reply] of violations) {
+    it.live(`takes ${what} for a violation, and is over`, () =>
+      scripted(answering(reply, fine), (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          assert.strictEqual((yield* Effect.flip(client.reset()))._tag, "ProtocolViolation")
+          assert.strictEqual((yield* Effect.flip(client.reset()))._tag, "ProtocolViolation")
+        })))
+  }
+
+  it.live("takes a frame that nobody asked for as one too", () =>
+    scripted(
+      (peer) =>
+        Effect.ignore(
+          peer.receive.pipe(
+            Effect.zipRight(peer.send(fine)),
+            Effect.zipRight(peer.send(fine)),
+            Effect.zipRight(peer.gone)
+          )
+        ),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          yield* client.reset()
+          yield* Effect.sleep("100 millis")
+          assert.strictEqual((yield* Effect.flip(client.step({})))._tag, "ProtocolViolation")
+        })
+    ))
+
+  it.live("fails at once when the connection is lost, and doesn't make another", () => {
+    let connections = 0
+    return scripted(
+      (peer) =>
+        Effect.suspend(() => {
+          connections += 1
+          return Effect.ignore(peer.receive)
+        }),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          assert.deepInclude(yield* Effect.flip(client.reset()), { _tag: "ConnectionLost", request: "reset" })
+          assert.deepInclude(yield* Effect.flip(client.reset()), { _tag: "ConnectionLost" })
+          assert.strictEqual(connections, 1)
+        })
+    )
+  })
+
+  it.live("says so when there is nobody", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const error = yield* Effect.flip(connect({ url: "ws://127.0.0.1:1" }))
+      assert.deepInclude(error, { _tag: "ConnectionLost", request: "connect" })
+    })))
+
+  it.live("has one request in flight: another waits for its turn", () => {
+    const seen: Array<string> = []
+    return scripted(
+      (peer) =>
+        Effect.ignore(Effect.forever(Effect.gen(function*() {
+          const text = yield* peer.receive
+          seen.push(`in ${String(text).length > 0 ? "1" : ""}`)
+          yield* Effect.sleep("20 millis")
+          seen.push("out")
+          yield* peer.send(fine)
+        }))),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          yield* Effect.all([client.reset(), client.step({}), client.step({})], { concurrency: 3 })
+          assert.deepStrictEqual(seen, ["in 1", "out", "in 1", "out", "in 1", "out"])
+        })
+    )
+  })
+})

@@ -1,0 +1,323 @@
+import { assert, describe, it, layer as withLayer } from "@effect/vitest"
+import { ConfigProvider, Duration, Effect, FastCheck, Layer, Option, Redacted, Schedule, Tracer } from "effect"
+import {
+  type CreateFault,
+  FileRead,
+  type Sandbox,
+  type SandboxFault,
+  SandboxProvider,
+  SandboxUnavailable,
+  TransportFailed
+} from "../../src/Sandbox.ts"
+import * as E2b from "../../src/Sandbox/E2b.ts"
+import { checks } from "../../src/Sandbox/E2b/Doctor.ts"
+import * as Guest from "../../src/Sandbox/E2b/Guest.ts"
+import { Fault, type Kind } from "./E2b/faultyProxy.ts"
+import { provider, truth, Wire, wire } from "./E2b/served.ts"
+import { at, limits, policy, read, sandbox, sh, utf8 } from "./providerContract.ts"
+
+const timeout = 30_000
+
+describe("what a program in a sandbox replies", () => {
+  const exec = { timeLimit: Duration.seconds(1), outputCap: 4 }
+  const endOf = (line: string) => Guest.endOf(line.split(":"), exec)
+
+  it("is found among whatever else is printed", () => {
+    const reply = Guest.replyIn("mark", "hello\nother:end\nmark:ready\nnoise\nmark:end:0:0\nmark:cut o")
+    assert.isTrue(reply.isReady)
+    assert.deepStrictEqual(Option.getOrThrow(reply.fields), ["end", "0", "0"])
+    assert.isFalse(Guest.replyIn("mark", "mark:ready").isReady)
+    assert.deepStrictEqual(Guest.replyIn("mark", "mark:ready\nmark:end").fields, Option.none())
+  })
+
+  it("holds no more than was asked for, and what can be true", () => {
+    assert.isTrue(Option.isSome(endOf("end:255:1:9:YWI=:YWI=:0::")))
+    const wrong = [
+      "end:256:0:0:::0::",
+      "end:-1:0:0:::0::",
+      "end:0:2:0:::0::",
+      "end:0:0:1:YWI=::0::",
+      "end:0:0:9:YWJj:YWI=:0::",
+      "end:0:0:9:YWI=:YWJj:0::",
+      "end:0:0:0:::0:",
+      "end:0:0:0:::0:::",
+      "end:0:0:0:!:::0::",
+      "end:0:0:1e999:::0::",
+      "start:0:0:0:::0::",
+      ""
+    ]
+    for (const line of wrong) {
+      assert.isTrue(Option.isNone(endOf(line)), line)
+    }
+    const found = (line: string) => Guest.foundIn(line.split(":"), { maxBytes: 2 })
+    assert.deepStrictEqual(found("Bytes:YWI="), Option.some(FileRead.Bytes({ bytes: utf8("ab") })))
+    assert.deepStrictEqual(found("Bytes:YWJj"), Option.some(FileRead.TooLarge()))
+    assert.deepStrictEqual(found("Unreadable"), Option.some(FileRead.Unreadable()))
+    for (const line of ["Bytes", "Bytes:*", "Missing:x", "Lost", ""]) {
+      assert.isTrue(Option.isNone(found(line)), line)
+    }
+  })
+
+  it("may be anything", () => {
+    FastCheck.assert(FastCheck.property(FastCheck.string(), FastCheck.array(FastCheck.string()), (output, fields) => {
+      Guest.replyIn("mark", `mark:${output}\n`)
+      Guest.endOf(["end", ...fields], exec)
+      Guest.foundIn(["Bytes", ...fields], { maxBytes: 2 })
+    }))
+  })
+
+  it("is asked for in strings that fit into an environment", () => {
+    const launch = Option.getOrThrow(Guest.run("mark", "x".repeat(1024 * 1024), exec))
+    assert.isBelow(Math.max(...Object.values(launch.environment).map((value) => value.length)), 128 * 1024)
+    assert.isBelow(launch.line.length, 64 * 1024)
+    assert.isTrue(Option.isNone(Guest.run("mark", "x".repeat(1024 * 1024 + 1), exec)))
+  })
+})
+
+describe("settings", () => {
+  const from = (environment: Record<string, string>) =>
+    Effect.withConfigProvider(E2b.config, ConfigProvider.fromMap(new Map(Object.entries(environment))))
+
+  it.effect("come from the environment", () =>
+    Effect.gen(function*() {
+      const found = yield* from({ E2B_API_KEY: "e2b_1", E2B_API_URL: "http://127.0.0.1:1", EPISODE_E2B_TEMPLATE: "t" })
+      assert.deepStrictEqual({ ...found, apiKey: Redacted.value(found.apiKey) }, {
+        apiKey: "e2b_1",
+        template: "t",
+        domain: undefined,
+        apiUrl: "http://127.0.0.1:1",
+        sandboxUrl: undefined
+      })
+    }))
+
+  it.effect("that can't be are refused, and a key is never shown", () =>
+    Effect.gen(function*() {
+      for (
+        const [environment, says] of [
+          [{}, "E2B_API_KEY"],
+          [{ E2B_API_KEY: "" }, "E2B_API_KEY"],
+          [{ E2B_API_KEY: "hunter2\nhunter2" }, "E2B_API_KEY"],
+          [{ E2B_API_KEY: "hunter2", E2B_API_URL: "127.0.0.1:1" }, "E2B_API_URL"],
+          [{ E2B_API_KEY: "hunter2", E2B_SANDBOX_URL: "ftp://x" }, "E2B_SANDBOX_URL"]
+        ] as const
+      ) {
+        const error = String(yield* Effect.flip(from(environment)))
+        assert.include(error, says)
+        assert.notInclude(error, "hunter2")
+      }
+    }))
+})
+
+const isSafe = (error: { readonly message: string }, apiKey: Redacted.Redacted): void => {
+  assert.notInclude(error.message, "SECRET")
+  assert.notInclude(error.message, Redacted.value(apiKey))
+  assert.notInclude(error.message, "echo")
+}
+
+withLayer(Layer.provideMerge(provider, wire()), { excludeTestServices: true, timeout })("E2b over a bad wire", (it) => {
+  // What a request fails with when the first call of a kind goes wrong.
+  const failing = <A, E extends { readonly message: string }, R>(
+    kind: Kind,
+    fault: Fault,
+    effect: Effect.Effect<A, E, R>
+  ) =>
+    Effect.gen(function*() {
+      const { apiKey, proxy } = yield* Wire
+      proxy.set((call) => call.kind === kind && call.nth === 1 ? fault : undefined)
+      const error = yield* Effect.flip(effect)
+      proxy.set(() => undefined)
+      isSafe(error, apiKey)
+      return error
+    })
+
+  const answered = (status: number, more: Partial<Parameters<typeof Fault.Answered>[0]> = {}) =>
+    Fault.Answered({ status, effect: false, ...more })
+
+  it.scoped(
+    "a create is refused for a reason, or may have had its effect",
+    () =>
+      Effect.gen(function*() {
+        const { create, find } = yield* SandboxProvider
+        const { destroy, find: findAll } = yield* truth
+        const labels = { "episode.allocation": "wire" }
+        const fails = (fault: Fault) => failing("create", fault, create({ ...policy, labels }))
+        const refusals: ReadonlyArray<readonly [Fault, SandboxUnavailable["reason"]]> = [
+          [answered(401), "unauthorized"],
+          [answered(403), "unauthorized"],
+          [answered(404), "template"],
+          [answered(400), "refused"],
+          [answered(429), "quota"],
+          [answered(429, { retryAfter: "3600" }), "quota"]
+        ]
+        for (const [fault, reason] of refusals) {
+          const error: CreateFault = yield* fails(fault)
+          assert.instanceOf(error, SandboxUnavailable)
+          assert.strictEqual(error.reason, reason)
+        }
+        assert.deepStrictEqual(yield* findAll({}), [])
+        const uncertain: ReadonlyArray<readonly [Fault, "TransportFailed" | "ProtocolViolation", number]> = [
+          [answered(500), "TransportFailed", 0],
+          [answered(503, { effect: true }), "TransportFailed", 1],
+          [answered(504, { effect: true, json: false }), "TransportFailed", 1],
+          [Fault.Dropped({ effect: false }), "TransportFailed", 0],
+          [Fault.Dropped({ effect: true }), "TransportFailed", 1],
+          [Fault.ResetInBody(), "TransportFailed", 1],
+          [Fault.Truncated(), "ProtocolViolation", 1],
+          [Fault.Malformed({ body: "{}" }), "ProtocolViolation", 1],
+          [Fault.Malformed({ body: "null" }), "ProtocolViolation", 1],
+          [Fault.Malformed({ body: "{\"sandboxID\":\"../x\",\"envdVersion\":\"0.6.13\"}" }), "ProtocolViolation", 1]
+        ]
+        for (const [fault, tag, made] of uncertain) {
+          const error: CreateFault = yield* fails(fault)
+          assert.strictEqual(error._tag, tag, JSON.stringify(fault))
+          // What was made has its label.
+          const found = yield* find(labels).pipe(
+            Effect.repeat({
+              until: ({ length }) => length === made,
+              schedule: Schedule.intersect(Schedule.spaced("50 millis"), Schedule.recurs(100))
+            }),
+            Effect.zipRight(find(labels))
+          )
+          assert.strictEqual(found.length, made, JSON.stringify(fault))
+          yield* Effect.forEach(found, ({ id }) => destroy(id))
+        }
+      }),
+    timeout
+  )
+
+  it.scoped("a 429 that says how long is waited out, and that is in the trace", () =>
+    Effect.gen(function*() {
+      const { proxy } = yield* Wire
+      const spans: Array<Tracer.Span> = []
+      const native = yield* Effect.tracer
+      const tracer = Tracer.make({
+        ...native,
+        span: (name, parent, context, links, startTime, kind) => {
+          const span = native.span(name, parent, context, links, startTime, kind)
+          spans.push(span)
+          return span
+        }
+      })
+      proxy.set(({ kind, nth }) => kind === "create" && nth <= 2 ? answered(429, { retryAfter: "0" }) : undefined)
+      yield* Effect.withTracer(sandbox(), tracer)
+      assert.strictEqual(proxy.calls().filter(({ kind }) => kind === "create").length, 3)
+      const create = spans.find(({ name }) => name === "E2b.create")
+      assert.strictEqual(create?.attributes.get("e2b.rateLimited"), 2)
+      assert.deepStrictEqual(create?.attributes.get("e2b.retryAfterSeconds"), [0, 0])
+    }), timeout)
+
+  it.scoped(
+    "a request to a living sandbox fails as what it is, and never as a lost sandbox",
+    () =>
+      Effect.gen(function*() {
+        const machine = yield* sandbox()
+        yield* sh(machine, "printf secret >file")
+        const requests: ReadonlyArray<readonly [Kind, string, Effect.Effect<unknown, SandboxFault>]> = [
+          ["start", "exec", machine.exec("echo SECRET", limits)],
+          ["start", "readFile", read(machine, "/home/user/file")],
+          ["upload", "writeFiles", machine.writeFiles([{ path: at("/home/user/x"), bytes: utf8("SECRET") }])],
+          ["health", "health", machine.health],
+          ["extend", "extend", machine.extend(Duration.minutes(2))]
+        ]
+        for (const [kind, operation, request] of requests) {
+          const transport = [
+            Fault.Dropped({ effect: false }),
+            Fault.Dropped({ effect: true }),
+            answered(429),
+            answered(500),
+            answered(503),
+            answered(504),
+            answered(403),
+            ...(kind === "health" || kind === "extend" ? [] : [answered(502, { json: false }), Fault.ResetInBody()])
+          ]
+          for (const fault of transport) {
+            const error = yield* failing(kind, fault, request)
+            assert.strictEqual(error._tag, "TransportFailed", `${operation} ${JSON.stringify(fault)}: ${error.message}`)
+            assert.strictEqual(error.operation, operation)
+            assert.strictEqual(error.sandboxId, machine.id)
+          }
+          const malformed = kind === "health" || kind === "extend"
+            ? []
+            : [
+              Fault.Malformed({ body: "{" }),
+              Fault.Malformed({ body: "null" }),
+              Fault.Malformed({ body: "\0\0\0\0\u0002{}" })
+            ]
+          for (const fault of malformed) {
+            const error = yield* failing(kind, fault, request)
+            assert.strictEqual(
+              error._tag,
+              "ProtocolViolation",
+              `${operation} ${JSON.stringify(fault)}: ${error.message}`
+            )
+          }
+        }
+        // One that is there and doesn't answer.
+        const error = yield* failing("health", answered(502), machine.health)
+        assert.deepInclude(error, { _tag: "SandboxLost", reason: "unhealthy" })
+        yield* machine.health
+      }),
+    timeout
+  )
+
+  it.scoped("only the API's own answer proves an absence", () =>
+    Effect.gen(function*() {
+      const { inspect } = yield* SandboxProvider
+      const machine: Sandbox = yield* sandbox()
+      yield* machine.health
+      const inspected = inspect(machine.id)
+      for (
+        const fault of [
+          answered(404, { json: false }),
+          answered(500),
+          answered(429),
+          Fault.Malformed({ body: "{}" }),
+          Fault.Malformed({ body: "{\"code\":404}" }),
+          Fault.Truncated(),
+          Fault.Dropped({ effect: true })
+        ]
+      ) {
+        const error = yield* failing("info", fault, inspected)
+        assert.include(["TransportFailed", "ProtocolViolation"], error._tag, JSON.stringify(fault))
+      }
+      assert.strictEqual(yield* inspected, "running")
+    }), timeout)
+
+  it.scoped("what the sandbox is made of is known with the first request on it", () =>
+    Effect.gen(function*() {
+      const { proxy } = yield* Wire
+      proxy.set(() => undefined)
+      const machine = yield* sandbox()
+      yield* machine.extend(Duration.minutes(1))
+      const { find } = yield* truth
+      assert.isAbove((yield* find({})).length, 0)
+      assert.strictEqual(proxy.calls().filter(({ kind }) => kind === "info").length, 1)
+      yield* machine.health
+      assert.strictEqual(proxy.calls().filter(({ kind }) => kind === "info").length, 1)
+      // Where it can't be known, the request fails: no receipt holds a guess.
+      proxy.set(({ kind }) => kind === "info" ? answered(500) : undefined)
+      const other = yield* sandbox()
+      assert.instanceOf(yield* Effect.flip(other.extend(Duration.minutes(1))), TransportFailed)
+      proxy.set(() => undefined)
+    }), timeout)
+
+  it.scoped("the doctor creates nothing and says what is wrong", () =>
+    Effect.gen(function*() {
+      const { apiKey, direct, proxy } = yield* Wire
+      const look = (environment: Record<string, string>) =>
+        Effect.map(
+          Effect.withConfigProvider(checks, ConfigProvider.fromMap(new Map(Object.entries(environment)))),
+          (found) => found.map(({ id, status }) => `${id} ${status}`)
+        )
+      const key = Redacted.value(apiKey)
+      proxy.set(() => undefined)
+      assert.deepStrictEqual(yield* look({}), ["key failed", "api failed"])
+      assert.deepStrictEqual(yield* look({ E2B_API_KEY: "e2b_wrong", E2B_API_URL: direct }), ["key ok", "api failed"])
+      assert.deepStrictEqual(yield* look({ E2B_API_KEY: key, E2B_API_URL: proxy.url }), ["key ok", "api ok"])
+      assert.deepStrictEqual(proxy.calls().map(({ kind }) => kind), ["list"])
+      assert.deepStrictEqual(yield* look({ E2B_API_KEY: key, E2B_API_URL: "http://127.0.0.1:9" }), [
+        "key ok",
+        "api failed"
+      ])
+    }), timeout)
+})
