@@ -57,7 +57,8 @@ const makeBatch = (parent: string): Effect.Effect<ReadonlyArray<Pipe>, HostFaile
   Effect.acquireUseRelease(
     io(() => {
       const directory = path.join(parent, `pipes-${owner()}-${randomUUID()}`)
-      fs.mkdirSync(directory, { mode: 0o700 })
+      // With its parent, which another process removes when it finds it empty.
+      fs.mkdirSync(directory, { mode: 0o700, recursive: true })
       return directory
     }),
     (directory) => {

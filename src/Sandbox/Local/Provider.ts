@@ -86,6 +86,8 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     const uid = process.getuid?.() ?? -1
     const ownScope = yield* Effect.scope
     const registry = Registry.make({ directory: settings.directory, uid })
+    // Added first, so it runs when everything else has ended.
+    yield* Effect.addFinalizer(() => registry.tidy)
     const pipes = yield* Pipes.make({ directory: registry.directory })
     const watchdog = yield* Watchdog.make
     const pack = Archive.remembering()

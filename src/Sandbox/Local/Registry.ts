@@ -44,6 +44,8 @@ export interface Registry {
   readonly read: (id: SandboxId) => Effect.Effect<Option.Option<Entry>, HostFailed>
   readonly remove: (id: SandboxId) => Effect.Effect<void, HostFailed>
   readonly ids: Effect.Effect<ReadonlyArray<SandboxId>, HostFailed>
+  /** Removes the directory, if nothing is in it any more. */
+  readonly tidy: Effect.Effect<void>
 }
 
 /** Names this process in what it leaves below the directory: `12345-678900`. */
@@ -76,6 +78,22 @@ const attemptMkdir = (directory: string): void => {
   }
 }
 
+// Another process may tidy up at any moment that the directory is empty.
+const writeIn = (directory: string, name: string, text: string): string => {
+  const file = path.join(directory, name)
+  const write = () => fs.writeFileSync(file, text, { mode: 0o600, flag: "wx" })
+  try {
+    write()
+  } catch (error) {
+    if (Proc.errorCode(error) !== "ENOENT") {
+      throw error
+    }
+    attemptMkdir(directory)
+    write()
+  }
+  return file
+}
+
 const extension = ".json"
 
 /** A registry in a directory whose parent exists. */
@@ -104,14 +122,18 @@ export const make = (options: { readonly directory: string; readonly uid: number
     remove: (id) => inDirectory(() => fs.rmSync(fileOf(id), { force: true })),
     write: (entry) =>
       inDirectory(() => {
-        const draft = path.join(options.directory, `draft-${owner()}-${randomUUID()}`)
-        fs.writeFileSync(draft, encode(entry), { mode: 0o600, flag: "wx" })
+        const draft = writeIn(options.directory, `draft-${owner()}-${randomUUID()}`, encode(entry))
         fs.renameSync(draft, fileOf(entry.id))
       }),
     ids: inDirectory(() =>
-      fs.readdirSync(options.directory).filter((name) => name.endsWith(extension))
+      (Proc.found(() => fs.readdirSync(options.directory)) ?? []).filter((name) => name.endsWith(extension))
         .map((name) => name.slice(0, -extension.length)).filter(Schema.is(SandboxId))
-    )
+    ),
+    tidy: Effect.sync(() => {
+      isPrepared = false
+      // It isn't empty when others have sandboxes, and isn't there when there never were any.
+      Proc.attempt(() => fs.rmdirSync(options.directory))
+    })
   }
 }
 
