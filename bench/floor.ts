@@ -6,6 +6,7 @@ import * as Effect from "effect/Effect"
 import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
 import * as fs from "node:fs"
+import { text } from "node:stream/consumers"
 import * as Archive from "../src/Sandbox/Local/Archive.ts"
 import * as Confinement from "../src/Sandbox/Local/Confinement.ts"
 import * as Host from "../src/Sandbox/Local/Host.ts"
@@ -13,6 +14,7 @@ import * as Proc from "../src/Sandbox/Local/Proc.ts"
 import * as Python from "../src/Sandbox/Local/Python.ts"
 import * as Recipe from "../src/Sandbox/Local/Recipe.ts"
 import * as Seccomp from "../src/Sandbox/Local/Seccomp.ts"
+import * as Setup from "../src/Sandbox/Local/Setup.ts"
 import type { SandboxFile } from "../src/Task.ts"
 
 const start = (argv: ReadonlyArray<string>, stdio: "pipe" | ["pipe", "pipe", "pipe", "pipe"] = "pipe") => {
@@ -20,16 +22,12 @@ const start = (argv: ReadonlyArray<string>, stdio: "pipe" | ["pipe", "pipe", "pi
   return spawn(command, args, { env: Host.cleanEnvironment, cwd: "/", detached: true, stdio })
 }
 
-const said = async (child: ChildProcess, pattern: RegExp): Promise<string> => {
-  let text = ""
-  for await (const chunk of child.stdout?.iterator({ destroyOnReturn: false }) ?? []) {
-    text += String(chunk)
-    const found = pattern.exec(text)
-    if (found !== null) {
-      return found[1] ?? ""
-    }
+const said = async (child: ChildProcess): Promise<number> => {
+  const [, pid] = /^ready ([0-9]+)\n/m.exec(child.stdout === null ? "" : await text(child.stdout)) ?? []
+  if (pid === undefined) {
+    throw new Error("a sandbox could not be made")
   }
-  throw new Error("a sandbox could not be made")
+  return Number(pid)
 }
 
 export interface Machine {
@@ -78,22 +76,16 @@ export const prepare = async (): Promise<() => Promise<Machine>> => {
       pythonPrefix: host.pythonPrefix,
       survey: Host.survey(host.pythonPrefix)
     }
-    const setup = Recipe.setup(plan, calls.sethostname)
+    const setup = Recipe.setup(plan)
     if (setup === "no-mount-point") {
       throw new Error(setup)
     }
-    const holder = host.isRoot ? start(Recipe.holderArguments) : undefined
-    if (holder !== undefined) {
-      await said(holder, /\n/)
-      const first = 0x7000_0000 + made++ * Recipe.idRange
-      for (const map of ["gid_map", "uid_map"]) {
-        fs.writeFileSync(`/proc/${holder.pid}/${map}`, `0 ${first} ${Recipe.idRange}\n`)
-      }
-    }
-    const chain = start(Recipe.createArguments({ nodePid: process.pid, plan, setup, holder: holder?.pid }))
-    chain.stdin?.end(await Effect.runPromise(Archive.pack(setup.entries)))
-    const pid = Number(await said(chain, /^ready ([0-9]+)\n/m))
-    holder?.stdin?.end()
+    const firstId = 0x7000_0000 + made++ * Recipe.idRange
+    const chain = start(
+      Recipe.createArguments({ nodePid: process.pid, machine: host, calls, plan, setup, firstId })
+    )
+    chain.stdin?.end(Setup.encode(setup.steps))
+    const pid = await said(chain)
     const place: Recipe.Place = {
       pid,
       start: Proc.status(pid)?.start ?? "",
@@ -107,7 +99,7 @@ export const prepare = async (): Promise<() => Promise<Machine>> => {
       place,
       exec: (command) => exec(place, Recipe.shell(command).program),
       write: async (files) => {
-        const entries = files.map(({ bytes, path }) => ({ path: path.slice(1), type: "file", content: bytes }) as const)
+        const entries = files.map(({ bytes, path }) => ({ path: path.slice(1), content: bytes }))
         await exec(place, Recipe.unpack, await Effect.runPromise(Archive.pack(entries)))
       },
       read: (path) => fs.readFileSync(`/proc/${pid}/root${path}`),

@@ -5,7 +5,7 @@
  * npx esbuild bench/sandbox.ts --bundle --platform=node --format=cjs --log-level=error | node -
  * ```
  *
- * It fails when making a sandbox takes 10 times as long as `unshare` alone, which makes no root, no users and no limits,
+ * It fails when making a sandbox takes 3 times as long as `unshare` alone, which makes no root, no users and no limits,
  * or when a command takes 4 times as long as `nsenter`. On a busy machine put `chrt -r 1` before `node`.
  */
 import * as Console from "effect/Console"
@@ -19,7 +19,7 @@ import * as Proc from "../src/Sandbox/Local/Proc.ts"
 import { SandboxPath } from "../src/Task.ts"
 
 const rounds = 40
-const bounds = { create: 10, exec: 4 }
+const bounds = { create: 3, exec: 4 }
 
 const namespaces = ["--user", "--mount", "--pid", "--ipc", "--uts", "--cgroup", "--net"]
 const env = { PATH: "/usr/sbin:/usr/bin:/sbin:/bin", LC_ALL: "C" }

@@ -18,7 +18,11 @@ import { afterAll, beforeAll, it as vitestIt } from "vitest"
 import { FileRead, SandboxId, SandboxProvider, SandboxUnavailable } from "../../src/Sandbox.ts"
 import * as Local from "../../src/Sandbox/Local.ts"
 import { checks } from "../../src/Sandbox/Local/Doctor.ts"
+import * as Host from "../../src/Sandbox/Local/Host.ts"
 import * as Proc from "../../src/Sandbox/Local/Proc.ts"
+import * as Recipe from "../../src/Sandbox/Local/Recipe.ts"
+import * as Seccomp from "../../src/Sandbox/Local/Seccomp.ts"
+import * as Setup from "../../src/Sandbox/Local/Setup.ts"
 import * as OrdinaryUser from "./ordinaryUser.ts"
 import { at, eventually, limits, policy, providerContract, read, sandbox, sh, text, utf8 } from "./providerContract.ts"
 
@@ -405,6 +409,82 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
       assert.strictEqual(yield* sh(machine, `python3 -c "${probes}"`), "-1\n")
       assert.match(fs.readFileSync(`/proc/${entry(machine.id).pid}/status`, "utf8"), /^State:\tS/m)
     }), timeout)
+
+  it.scoped(
+    "the first process has no capability, no variable, no descriptor of the host's, and ignores its children",
+    () =>
+      Effect.gen(function*() {
+        const { pid } = entry((yield* sandbox()).id)
+        const status = fs.readFileSync(`/proc/${pid}/status`, "utf8")
+        for (const set of ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"]) {
+          assert.include(status, `${set}:\t0000000000000000`)
+        }
+        for (const line of ["NoNewPrivs:\t1", "SigBlk:\t0000000000000000", "SigIgn:\t0000000000010000"]) {
+          assert.include(status, line)
+        }
+        assert.strictEqual(fs.readFileSync(`/proc/${pid}/environ`, "utf8"), "")
+        const descriptors = fs.readdirSync(`/proc/${pid}/fd`).map((fd) => fs.readlinkSync(`/proc/${pid}/fd/${fd}`))
+        // The pipe tells what is left of the chain when it ends.
+        assert.deepStrictEqual(descriptors.map((found) => found.replace(/[0-9]+/, "")), [
+          "/dev/null",
+          "pipe:[]",
+          "/dev/null"
+        ])
+        // Neither of the two is the program that made it any more, and neither is root of the host.
+        const chain = Proc.status(pid)?.parent ?? 0
+        assert.strictEqual(Proc.name(pid), "sleep")
+        yield* eventually(Effect.sync(() => Proc.name(chain) === "sh"), "the chain is a shell")
+        for (const one of [pid, chain]) {
+          assert.notMatch(fs.readFileSync(`/proc/${one}/status`, "utf8"), /^Uid:\t0/m)
+        }
+      }),
+    timeout
+  )
+
+  it.scoped("whatever is mounted below /usr is read-only as well, and keeps its flags", () =>
+    Effect.gen(function*() {
+      const { pid } = entry((yield* sandbox()).id)
+      const own = new Map(Host.readMounts("self").map((mount) => [mount.target, mount]))
+      for (const { options, target } of Host.readMounts(pid).filter(({ target }) => /^\/(?:usr|etc)\//.test(target))) {
+        assert.include(options, "ro", target)
+        for (const flag of ["nosuid", "nodev", "noexec"]) {
+          assert.isTrue(options.includes(flag) || own.get(target)?.options.includes(flag) !== true, `${target} ${flag}`)
+        }
+      }
+    }), timeout)
+
+  for (const language of ["perl", "python3"] as const) {
+    const file = `/usr/bin/${language}`
+    vitestIt.runIf(fs.existsSync(file))(
+      `setup in ${language} says what failed, and begins nothing for another's child`,
+      () => {
+        const machine = Host.machine(undefined)
+        const calls = Seccomp.callsOf(machine)
+        assert(calls !== undefined)
+        const run = (nodePid: number) => {
+          const interpreter = { language, file }
+          const plan = { interpreter, offline: true, pythonPrefix: undefined }
+          const setup = { steps: [["enter", "/nowhere"]], stage: undefined } as const
+          const [command = "", ...words] = Recipe.createArguments({
+            nodePid,
+            machine,
+            calls,
+            plan,
+            setup,
+            firstId: 0x7000_0000
+          })
+          const options = { input: Setup.encode(setup.steps), encoding: "utf8", env: Host.cleanEnvironment } as const
+          return spawnSync(command, words, options)
+        }
+        const failed = run(process.pid)
+        assert.include(failed.stderr, "/nowhere: No such file or directory")
+        assert.strictEqual(failed.stdout, "")
+        // Red without the comparison of the parent.
+        const late = run(1)
+        assert.deepStrictEqual([late.status, late.stderr, late.stdout], [120, "", ""])
+      }
+    )
+  }
 
   it.scoped("orphans are collected", () =>
     Effect.gen(function*() {

@@ -88,11 +88,10 @@ const missingTools = Effect.sync((): Check => {
 })
 
 const options: ReadonlyArray<readonly [tool: string, needs: ReadonlyArray<string>, from: string]> = [
-  ["unshare", ["--map-root-user", "--map-user", "--map-group", "--kill-child", "--cgroup"], "util-linux 2.36"],
+  ["unshare", ["--map-root-user", "--kill-child", "--cgroup"], "util-linux 2.36"],
   ["nsenter", ["--preserve-credentials", "--setuid", "--user", "--cgroup"], "util-linux 2.36"],
-  ["setpriv", ["--pdeathsig", "--nnp", "--bounding-set", "--ambient-caps", "--inh-caps"], "util-linux 2.36"],
-  ["mount", ["--fstab"], "util-linux 2.36"],
-  ["env", ["--ignore-signal", "--chdir"], "coreutils 8.31"]
+  ["setpriv", ["--pdeathsig", "--nnp"], "util-linux 2.36"],
+  ["env", ["--chdir"], "coreutils 8.28"]
 ]
 
 const toolOptions = Effect.forEach(options, ([tool, needs, from]) => {

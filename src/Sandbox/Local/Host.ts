@@ -22,14 +22,12 @@ export const findTool = (name: string, searchPath: string = toolPath): string | 
       }) ?? false
     )
 
-/** Everything that a sandbox is made with, and the package it comes in. */
+/** Everything that a sandbox is made, used and looked at with, and the package it comes in. */
 export const tools: ReadonlyArray<readonly [name: string, from: string]> = [
   ["unshare", "util-linux"],
   ["nsenter", "util-linux"],
   ["setpriv", "util-linux"],
-  ["pivot_root", "util-linux"],
   ["mount", "mount (util-linux)"],
-  ["umount", "mount (util-linux)"],
   ["env", "coreutils"],
   ["mkfifo", "coreutils"],
   ["sleep", "coreutils"],
@@ -59,7 +57,7 @@ export const parseMounts = (text: string): ReadonlyArray<Mount> => {
 export const readMounts = (pid: number | "self"): ReadonlyArray<Mount> =>
   parseMounts(fs.readFileSync(`/proc/${pid}/mountinfo`, "utf8"))
 
-/** Perl or Python: what loads the system call filter and raises the loopback interface. */
+/** Perl or Python: what makes the system calls that no tool makes, or not in time. */
 export interface Interpreter {
   readonly language: "perl" | "python3"
   readonly file: string
@@ -120,6 +118,8 @@ export interface Survey {
   readonly links: ReadonlyArray<{ readonly target: string; readonly to: string }>
   /** Kernel files that would tell a guest about the host. */
   readonly masks: ReadonlyArray<string>
+  /** Switches that say how many namespaces of a kind may be made. */
+  readonly namespaceLimits: ReadonlyArray<string>
   /** Existing directories that a new root may be assembled on: they are covered in a private namespace only. */
   readonly mountPoints: ReadonlyArray<string>
 }
@@ -152,7 +152,7 @@ export const survey = (pythonPrefix: string | undefined): Survey => {
   const binds: Array<Bind> = []
   const links: Array<{ readonly target: string; readonly to: string }> = []
   const bind = (source: string, target: string): void => {
-    const real = attempt(() => fs.realpathSync(source))
+    const real = attempt(() => fs.realpathSync.native(source))
     const kind = real === undefined ? undefined : attempt(() => fs.statSync(real))
     if (real !== undefined && kind !== undefined && (kind.isDirectory() || kind.isFile())) {
       binds.push({ source: real, target, kind: kind.isDirectory() ? "directory" : "file" })
@@ -186,8 +186,9 @@ export const survey = (pythonPrefix: string | undefined): Survey => {
     binds,
     links,
     masks: maskable.filter((name) => fs.existsSync(`/proc/${name}`)).map((name) => `/proc/${name}`),
+    namespaceLimits: fs.readdirSync("/proc/sys/user").filter((name) => /^max_.*_namespaces$/.test(name)),
     mountPoints: ["/tmp", "/mnt", "/media", "/srv", "/var/tmp", "/home", "/run"].filter((directory) =>
-      attempt(() => fs.realpathSync(directory)) === directory && !covers(directory)
+      attempt(() => fs.realpathSync.native(directory)) === directory && !covers(directory)
     )
   }
 }

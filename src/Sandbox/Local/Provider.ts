@@ -90,7 +90,6 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     yield* Effect.addFinalizer(() => registry.tidy)
     const pipes = yield* Pipes.make({ directory: registry.directory })
     const watchdog = yield* Watchdog.make
-    const pack = Archive.remembering()
     /** Sandboxes made here, and the ranges of host ids they have. */
     const owned = new Map<SandboxId, Scope.CloseableScope>()
     const reserved = new Set<number>()
@@ -242,8 +241,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
           memoryMiB: settings.memoryMiB,
           filesMiB: settings.filesMiB,
           writableRoot: settings.writableRoot,
-          firstId,
-          pack
+          firstId
         })
         const startedAt = yield* DateTime.now
         const entry = new Registry.Entry({
@@ -302,7 +300,6 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
           const current = yield* located("writeFiles")
           const archive = yield* Archive.pack(files.map((file) => ({
             path: file.path.slice(1),
-            type: "file",
             mode: file.mode,
             content: file.bytes
           })))

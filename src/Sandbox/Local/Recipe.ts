@@ -1,21 +1,23 @@
 /**
- * How a sandbox is made and entered, as plain data: a shell script, the entries of an archive, and argument lists.
+ * How a sandbox is made and entered, as plain data: the steps of its setup, and argument lists.
  *
  * There are two user namespaces. The outer one owns the mount, pid, network, ipc, uts and cgroup namespaces; only setup,
  * the first process and our own short-lived helpers run in it. The inner one, pinned at `/.ns/user`, owns nothing: every
  * process of a guest lives there, so that none of them has any power over what the outer one owns.
  *
  * ```
- * node - setpriv - unshare               dies with node
- *                    sleep infinity      the first process: outer namespace, no capabilities; ends everything with it
+ * node - perl, then sh                   dies with node
+ *          perl, then sleep infinity     the first process: outer namespace, no capabilities; ends everything with it
  * node - setpriv - nsenter               one for each call
  *                    timeout             inner namespace, user 1000
  *                      bash
  * ```
  */
-import type { Entry } from "./Archive.ts"
-import type { Bind, Interpreter, Mount, Survey } from "./Host.ts"
-import { devices } from "./Host.ts"
+import { innerNamespace } from "./Confinement.ts"
+import type { Bind, Interpreter, Machine, Mount, Survey } from "./Host.ts"
+import { devices, findTool } from "./Host.ts"
+import type { Calls } from "./Seccomp.ts"
+import { argv, mountFlags, type Step } from "./Setup.ts"
 
 export const guest = { uid: 1000, name: "user", home: "/home/user", hostname: "sandbox" } as const
 
@@ -51,10 +53,9 @@ export interface Plan {
 /** A plan that can't be: no directory is left to assemble the new root on. */
 export type NoMountPoint = "no-mount-point"
 
-/** What to run as the first process, and what to feed it. */
+/** What the first process is to do, and from where. */
 export interface Setup {
-  readonly script: string
-  readonly entries: ReadonlyArray<Entry>
+  readonly steps: ReadonlyArray<Step>
   /** Where root makes a Python from below a 0700 directory reachable, in a private mount namespace. */
   readonly stage: string | undefined
 }
@@ -63,78 +64,116 @@ export interface Setup {
 // the new root
 // ----------------------------------------------------------------------------
 
-const escapeField = (text: string): string =>
-  text.replace(/[\\ \t\n]/g, (character) => `\\${character.charCodeAt(0).toString(8).padStart(3, "0")}`)
+const { bind, noDevices, noExecution, noSuid, noSymlinks, readOnly, recursive, remount } = mountFlags
+
+const mount = (source: string, target: string, type: string, flags: number, data = ""): Step => [
+  ...["mount", source, target.slice(1), type, flags, data] as const
+]
+
+const bindTo = (source: string, target: string): Step => mount(source, target, "none", bind | recursive)
+
+// The kernel keeps what it was told about access times.
+const change = (target: string, flags: number): Step => mount("none", target, "none", remount | bind | flags)
 
 // Flags that whoever remounts another's mount must repeat.
-const locked = new Set(["nosuid", "nodev", "noexec", "noatime", "nodiratime", "relatime"])
+const locked: ReadonlyMap<string, number> = new Map([
+  ["nosuid", noSuid],
+  ["nodev", noDevices],
+  ["noexec", noExecution],
+  ["nosymfollow", noSymlinks]
+])
 
 const isWithin = (target: string, directory: string): boolean =>
   target === directory || target.startsWith(directory === "/" ? "/" : `${directory}/`)
 
-const lockedFlags = (mounts: ReadonlyArray<Mount>, target: string): ReadonlyArray<string> => {
+const lockedFlags = (mounts: ReadonlyArray<Mount>, target: string): number => {
   let nearest: Mount | undefined
   for (const mount of mounts) {
     if (isWithin(target, mount.target) && (nearest === undefined || mount.target.length >= nearest.target.length)) {
       nearest = mount
     }
   }
-  return nearest === undefined ? [] : nearest.options.filter((option) => locked.has(option))
+  return (nearest?.options ?? []).reduce((flags, option) => flags | (locked.get(option) ?? 0), 0)
 }
 
-const bindLines = (root: string, bind: Bind, mounts: ReadonlyArray<Mount>, at: string): ReadonlyArray<string> => {
-  const line = (source: string, target: string, flags: ReadonlyArray<string>) =>
-    `${escapeField(source)} ${escapeField(root + target)} none ${flags.join(",")} 0 0`
-  if (bind.kind === "device") {
-    return [line(bind.source, bind.target, ["bind"])]
+const show = (one: Bind, mounts: ReadonlyArray<Mount>, at: string): ReadonlyArray<Step> => {
+  if (one.kind === "device") {
+    return [mount(one.source, one.target, "none", bind)]
   }
-  // Recursive: an ordinary user may not leave out what is mounted below. `ro` isn't, so each of those gets a line.
-  const below = mounts.filter(({ target }) => target.startsWith(`${bind.source}/`))
+  // Recursive: an ordinary user may not leave out what is mounted below. Read-only isn't, so each of those is changed.
+  const below = mounts.filter(({ target }) => target.startsWith(`${one.source}/`))
   return [
-    line(at, bind.target, ["rbind", "ro", ...lockedFlags(mounts, bind.source)]),
-    ...below.map(({ target }) => {
-      const rest = target.slice(bind.source.length)
-      return line(at + rest, bind.target + rest, ["rbind", "ro", ...lockedFlags(mounts, target)])
-    })
+    bindTo(at, one.target),
+    change(one.target, readOnly | lockedFlags(mounts, one.source)),
+    ...below.map(({ target }) =>
+      change(one.target + target.slice(one.source.length), readOnly | lockedFlags(mounts, target))
+    )
   ]
 }
 
-const fstab = (root: string, stage: string | undefined, plan: Plan): string => {
-  const { binds, masks, mounts } = plan.survey
+const mountSteps = (stage: string | undefined, plan: Plan): ReadonlyArray<Step> => {
+  const { binds, masks, mounts, namespaceLimits } = plan.survey
   return [
     // First, so that a Python below a home directory is mounted on top of it.
-    ...writable.map(([directory]) => `${root}${directory} ${root}${directory} none bind,nosuid,nodev 0 0`),
-    ...binds.flatMap((bind) =>
-      bindLines(root, bind, mounts, bind.source === plan.pythonPrefix && stage !== undefined ? stage : bind.source)
+    ...writable.flatMap((
+      [directory]
+    ) => [bindTo(directory.slice(1), directory), change(directory, noSuid | noDevices)]),
+    ...binds.flatMap((one) =>
+      show(one, mounts, one.source === plan.pythonPrefix && stage !== undefined ? stage : one.source)
     ),
-    `proc ${root}/proc proc nosuid,nodev,noexec 0 0`,
-    // Switches of the kernel can be read and not set.
-    `${root}/proc/sys ${root}/proc/sys none bind,ro,nosuid,nodev,noexec 0 0`,
-    // Names of the host's keys, its symbols, its log.
-    ...masks.map((file) => `/dev/null ${root}${file} none bind 0 0`),
+    mount("proc", "/proc", "proc", noSuid | noDevices | noExecution),
     // A mount of its own: nobody can move it away, and what enters the sandbox goes by it.
-    `${root}/.ns ${root}/.ns none bind,ro,nosuid,nodev 0 0`,
-    `devpts ${root}/dev/pts devpts newinstance,ptmxmode=0666,mode=620,nosuid,noexec 0 0`,
-    ""
-  ].join("\n")
+    bindTo(".ns", "/.ns"),
+    change("/.ns", readOnly | noSuid | noDevices),
+    mount("devpts", "/dev/pts", "devpts", noSuid | noExecution, "newinstance,ptmxmode=0666,mode=620"),
+    // An ordinary user's has one id.
+    ["pin", innerNamespace.slice(1), plan.isRoot ? `0 0 ${idRange}` : `${guest.uid} 0 1`],
+    // A guest makes no namespaces: in one of its own it would have every capability, and most of the kernel to try them
+    // on.
+    ...namespaceLimits.map((name): Step => ["set", `proc/sys/user/${name}`, "0"]),
+    // What is charged to our host user as well, and what no watchdog sees: older kernels may refuse these.
+    ["try", "proc/sys/user/max_inotify_instances", "32"],
+    ["try", "proc/sys/user/max_inotify_watches", "16384"],
+    ["try", "proc/sys/kernel/shmall", "4096"],
+    ["try", "proc/sys/kernel/shmmni", "64"],
+    ["try", "proc/sys/kernel/msgmni", "16"],
+    // Switches of the kernel can be read and not set.
+    bindTo("proc/sys", "/proc/sys"),
+    change("/proc/sys", readOnly | noSuid | noDevices | noExecution),
+    // Names of the host's keys, its symbols, its log.
+    ...masks.map((file) => mount("/dev/null", file, "none", bind))
+  ]
 }
 
-const skeleton = (plan: Plan): ReadonlyArray<Entry> => {
-  // Ids in the archive are those of the outer namespace, where an ordinary user has one alone.
+const skeleton = (plan: Plan): ReadonlyArray<Step> => {
+  // Ids are those of the outer namespace, where an ordinary user has one alone.
   const owned = (uid: number) => plan.isRoot ? uid : 0
-  const entries: Array<Entry> = []
-  const directory = (path: string, mode?: number, owner?: number) =>
-    entries.push({ path: path.slice(1), type: "directory", mode, owner })
-  const file = (path: string, content = "") => entries.push({ path: path.slice(1), type: "file", content })
-  const link = (path: string, to: string) => entries.push({ path: path.slice(1), type: "symlink", to })
-
-  for (const path of ["/proc", "/dev/pts", "/var", "/opt", "/root", "/mnt", "/srv", "/.old"]) {
-    directory(path)
+  const steps: Array<Step> = []
+  const made = new Set(["/"])
+  const directory = (path: string, mode = 0o755, owner = 0) => {
+    if (!made.has(path)) {
+      parent(path)
+      made.add(path)
+      steps.push(["directory", path.slice(1), mode, owner])
+    }
   }
+  const parent = (path: string) => directory(path.slice(0, path.lastIndexOf("/")) || "/")
+  const file = (path: string, content = "") => {
+    parent(path)
+    steps.push(["file", path.slice(1), content])
+  }
+  const link = (path: string, to: string) => {
+    parent(path)
+    steps.push(["link", path.slice(1), to])
+  }
+
   // What setup leaves there says where things are on the host.
   directory("/.ns", 0o700)
   for (const [path, mode, owner] of writable) {
     directory(path, mode, owned(owner))
+  }
+  for (const path of ["/proc", "/dev/pts", "/var", "/opt", "/root", "/mnt", "/srv", oldRoot]) {
+    directory(path)
   }
   for (const { kind, target } of plan.survey.binds) {
     if (kind === "directory") {
@@ -164,89 +203,38 @@ const skeleton = (plan: Plan): ReadonlyArray<Entry> => {
   file("/etc/hosts", `127.0.0.1 localhost ${guest.hostname}\n::1 localhost\n`)
   file("/etc/hostname", `${guest.hostname}\n`)
   file("/etc/resolv.conf", plan.offline ? "# no network\n" : plan.resolver)
-  file("/.ns/user")
-  entries.push({ path: ".ns/step", type: "fifo" })
-  return entries
+  file(innerNamespace)
+  return steps
 }
 
-// ----------------------------------------------------------------------------
-// the first process
-// ----------------------------------------------------------------------------
+/** Where the host's root is until it is let go of. */
+const oldRoot = "/.old"
 
-const quote = (text: string): string => `'${text.replaceAll("'", "'\\''")}'`
-
-// Names the machine and raises lo: SIOCSIFFLAGS with IFF_UP. In one process, as each costs a millisecond.
-const identify: Record<Interpreter["language"], (offline: boolean, sethostname: string) => string> = {
-  perl: (offline, sethostname) =>
-    `my $n = '${guest.hostname}'; syscall(${sethostname}, $n, length $n) == 0 or die 'hostname'; `
-    + (offline
-      ? "my $f = pack('a16 s x14', 'lo', 73); socket(S, 2, 2, 0) && ioctl(S, 0x8914, $f) or die 'loopback'"
-      : ""),
-  python3: (offline) =>
-    `import fcntl, socket, struct; socket.sethostname('${guest.hostname}')`
-    + (offline
-      ? "; fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8914, struct.pack('16sH14x', b'lo', 73))"
-      : "")
-}
-
-// Pins the inner user namespace by a bind mount of its file. The FIFO orders the steps: namespace made, maps written,
-// pinned, end of the helper.
-const pin = (isRoot: boolean): string =>
-  `unshare --user ${isRoot ? "" : `--map-user=${guest.uid} --map-group=${guest.uid} `}-- \\
-  sh -c 'echo >.ns/step; read -r _ <.ns/step' & inner=$!
-read -r _ <.ns/step
-${
-    isRoot
-      ? `echo '0 0 ${idRange}' >proc/$inner/gid_map\necho '0 0 ${idRange}' >proc/$inner/uid_map\n`
-      : ""
-  }mount --bind proc/$inner/ns/user .ns/user
-echo >.ns/step
-wait $inner`
-
-const setupScript = (root: string, plan: Plan, hostnameCall: string): string =>
-  `set -eu
-umask 022
-# /proc is still the host's. If unshare has died before it could tie us to itself, so do we.
-read -r host_pid _ _ host_parent _ </proc/self/stat
-[ "$host_parent" = "$0" ] || exit 120
-mount -t tmpfs -o size=${plan.filesMiB}m,nr_inodes=65536,mode=${
-    plan.writableRoot === true ? "1777" : "755"
-  },nosuid,nodev sandbox ${root}
-cd ${root}
-tar -x -p --numeric-owner -f -
-mount -a -T ${root}/.ns/fstab
-${pin(plan.isRoot)}
-# A guest makes no namespaces: in one of its own it would have every capability, and most of the kernel to try them on.
-for limit in /proc/sys/user/max_*_namespaces; do echo 0 >$limit; done
-# What is charged to our host user as well, and what no watchdog sees: older kernels may refuse these.
-set_limit() { { echo "$2" >/proc/sys/$1; } 2>/dev/null || :; }
-set_limit user/max_inotify_instances 32
-set_limit user/max_inotify_watches 16384
-set_limit kernel/shmall 4096
-set_limit kernel/shmmni 64
-set_limit kernel/msgmni 16
-${plan.interpreter.file} ${plan.interpreter.language === "perl" ? "-e" : "-I -S -c"} ${
-    quote(identify[plan.interpreter.language](plan.offline, hostnameCall))
-  }
-pivot_root . .old
-cd /
-umount -l /.old
-${plan.writableRoot === true ? "" : "mount -o remount,bind,ro,nosuid,nodev /\n"}echo "ready $host_pid"
-exec setpriv --nnp --bounding-set=-all --inh-caps=-all --ambient-caps=-all -- \\
-  env -i --ignore-signal=CHLD sleep infinity </dev/null >/dev/null 2>&1
-`
-
-/** The whole of a new root. Its script reads the archive from its standard input and prints `ready` and its host pid. */
-export const setup = (plan: Plan, sethostname: number): Setup | NoMountPoint => {
+/** The whole of a new root, and what else the first process does before it does nothing any more. */
+export const setup = (plan: Plan): Setup | NoMountPoint => {
   const [root, second] = plan.survey.mountPoints
   const staged = plan.isRoot && plan.pythonPrefix !== undefined
   if (root === undefined || (staged && second === undefined)) {
     return "no-mount-point"
   }
   const stage = staged ? second : undefined
+  const isWritable = plan.writableRoot === true
+  const size = `size=${plan.filesMiB}m,nr_inodes=65536,mode=${isWritable ? "1777" : "755"}`
   return {
-    script: setupScript(root, plan, String(sethostname)),
-    entries: [...skeleton(plan), { path: ".ns/fstab", type: "file", content: fstab(root, stage, plan) }],
+    steps: [
+      // Nothing of what follows is seen outside, nor does a mount of the host's come in.
+      ["mount", "none", "/", "none", recursive | mountFlags.private, ""],
+      ["mount", "sandbox", root, "tmpfs", noSuid | noDevices, size],
+      ["enter", root],
+      ...skeleton(plan),
+      ...mountSteps(stage, plan),
+      ["hostname", guest.hostname],
+      ...(plan.offline ? [["loopback"] as const] : []),
+      ["pivot", oldRoot.slice(1)],
+      ...(isWritable
+        ? []
+        : [["mount", "none", "/", "none", remount | bind | readOnly | noSuid | noDevices, ""] as const])
+    ],
     stage
   }
 }
@@ -256,13 +244,13 @@ const writableMounts: ReadonlySet<string> = new Set([
   ...writable.map(([directory]) => directory),
   "/proc",
   "/dev/pts",
-  "/.ns/user",
+  innerNamespace,
   ...devices.map((device) => `/dev/${device}`)
 ])
 
 /**
- * Mounts of a finished sandbox that could be written to and shouldn't: `mount` of some versions leaves a bind writable
- * without an error. There must be none.
+ * Mounts of a finished sandbox that could be written to and shouldn't, such as one that came while it was made. There
+ * must be none.
  */
 export const unexpectedlyWritable = (
   mounts: ReadonlyArray<Mount>,
@@ -288,30 +276,32 @@ const guard = (nodePid: number, keep: 2 | 3, then: string): ReadonlyArray<string
   String(nodePid)
 ]
 
-/** A process of root's that only holds a user namespace: it says so on stdout and ends with its stdin. */
-export const holderArguments: ReadonlyArray<string> = ["unshare", "--user", "--", "sh", "-c", "echo; read -r _"]
-
-/** Makes the namespaces and runs the setup. `holder` is the process whose user namespace root enters first. */
+/** Makes the namespaces and runs the setup, whose steps it reads from its standard input. */
 export const createArguments = (options: {
   readonly nodePid: number
-  readonly plan: Pick<Plan, "offline" | "pythonPrefix">
+  readonly machine: Pick<Machine, "isRoot" | "uid" | "gid">
+  readonly calls: Calls
+  readonly plan: Pick<Plan, "interpreter" | "offline" | "pythonPrefix">
   readonly setup: Setup
-  readonly holder: number | undefined
-}): ReadonlyArray<string> => [
-  ...(options.setup.stage === undefined || options.plan.pythonPrefix === undefined ? [] : [
-    ...["unshare", "--mount", "--propagation", "private", "--"],
-    ...["sh", "-c", "mount --rbind \"$0\" \"$1\" && shift && exec \"$@\""],
-    ...[options.plan.pythonPrefix, options.setup.stage]
-  ]),
-  // Before the guard: a change of user takes the parent-death signal away.
-  ...(options.holder === undefined
-    ? []
-    : ["nsenter", `--user=/proc/${options.holder}/ns/user`, "-S", "0", "-G", "0", "--"]),
-  ...guard(options.nodePid, 2, "exec \"$@\" $$"),
-  ...["unshare", ...(options.holder === undefined ? ["--user", "--map-root-user"] : [])],
-  ...namespaces(options.plan.offline),
-  ...["--fork", "--kill-child=KILL", "--", "sh", "-c", options.setup.script]
-]
+  /** The first of the host's ids that root's sandbox has to itself. */
+  readonly firstId: number
+}): ReadonlyArray<string> => {
+  const { machine, plan, setup } = options
+  const range = `0 ${options.firstId} ${idRange}`
+  return argv({
+    nodePid: options.nodePid,
+    interpreter: plan.interpreter,
+    calls: options.calls,
+    offline: plan.offline,
+    uidMap: machine.isRoot ? range : `0 ${machine.uid} 1`,
+    gidMap: machine.isRoot ? range : `0 ${machine.gid} 1`,
+    firstId: machine.isRoot ? options.firstId : undefined,
+    stage: setup.stage === undefined || plan.pythonPrefix === undefined
+      ? undefined
+      : { source: plan.pythonPrefix, target: setup.stage },
+    sleep: findTool("sleep") ?? "/bin/sleep"
+  })
+}
 
 const namespaces = (offline: boolean): ReadonlyArray<string> => [
   ...["--mount", "--pid", "--ipc", "--uts", "--cgroup"],

@@ -16,6 +16,13 @@ export interface Calls {
   readonly setresuid: number
   readonly sethostname: number
   readonly socket: number
+  readonly clone: number
+  readonly unshare: number
+  readonly mount: number
+  readonly umount: number
+  readonly pivotRoot: number
+  readonly capset: number
+  readonly close: number
   /** Refused as if the kernel didn't have them, so that libraries fall back. */
   readonly absent: ReadonlyArray<number>
 }
@@ -31,6 +38,13 @@ const x64: Calls = {
   setresuid: 117,
   sethostname: 170,
   socket: 41,
+  clone: 56,
+  unshare: 272,
+  mount: 165,
+  umount: 166,
+  pivotRoot: 155,
+  capset: 126,
+  close: 3,
   absent: [
     // add_key, request_key, keyctl: possession of the host's session keyring survives every namespace.
     ...[248, 249, 250],
@@ -55,6 +69,13 @@ const arm64: Calls = {
   setresuid: 147,
   sethostname: 161,
   socket: 198,
+  clone: 220,
+  unshare: 97,
+  mount: 40,
+  umount: 39,
+  pivotRoot: 41,
+  capset: 91,
+  close: 57,
   absent: [217, 218, 219, 425, 426, 427, 279, 447, 280, 241, 282]
 }
 

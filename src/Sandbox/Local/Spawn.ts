@@ -162,7 +162,8 @@ export const run = (
     return { code: exitCode(ended.value), stdout: stdout(), stderr: stderr() }
   }))
 
-const closing = (stream: Readable | null): Effect.Effect<void> =>
+/** Comes when a stream has given all it will. */
+export const closing = (stream: Readable | null): Effect.Effect<void> =>
   Effect.async((resume) => {
     if (stream === null || stream.closed) {
       return resume(Effect.void)
