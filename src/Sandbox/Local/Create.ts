@@ -15,13 +15,20 @@ import * as Seccomp from "./Seccomp.ts"
 import * as Setup from "./Setup.ts"
 import * as Spawn from "./Spawn.ts"
 
-/** How calls are confined on this machine; or what it lacks for that. */
-export const confinement = (
-  machine: Machine
-): Effect.Effect<{
+interface Confinement {
   readonly interpreter: NonNullable<Machine["interpreter"]>
   readonly calls: Seccomp.Calls
-}, Spawn.HostFailed> => {
+}
+
+// What isn't there can be installed; what is there is asked for once.
+const complete = new WeakMap<Machine, Confinement>()
+
+/** How calls are confined on this machine; or what it lacks for that. */
+export const confinement = (machine: Machine): Effect.Effect<Confinement, Spawn.HostFailed> => {
+  const known = complete.get(machine)
+  if (known !== undefined) {
+    return Effect.succeed(known)
+  }
   const calls = Seccomp.callsOf(machine)
   if (process.platform !== "linux") {
     return new Spawn.HostFailed({
@@ -37,9 +44,12 @@ export const confinement = (
     return new Spawn.HostFailed({ detail: "neither perl nor python3 is installed below /usr: one of them is needed" })
   }
   const missing = tools.find(([name]) => findTool(name) === undefined)
-  return missing === undefined
-    ? Effect.succeed({ interpreter: machine.interpreter, calls })
-    : new Spawn.HostFailed({ detail: `${missing[0]} is missing: install ${missing[1]}` })
+  if (missing !== undefined) {
+    return new Spawn.HostFailed({ detail: `${missing[0]} is missing: install ${missing[1]}` })
+  }
+  const confined = { interpreter: machine.interpreter, calls }
+  complete.set(machine, confined)
+  return Effect.succeed(confined)
 }
 
 const setupLimit = Duration.seconds(20)
@@ -58,6 +68,62 @@ export interface Options {
   readonly writableRoot: boolean
   /** The first of the host's ids that the sandbox may use, where root makes it. */
   readonly firstId: number
+  readonly preparations: Preparations
+}
+
+interface Prepared {
+  readonly plan: Recipe.Plan
+  readonly setup: Recipe.Setup
+  readonly steps: Buffer
+}
+
+/** What sandboxes are made from. Looking all of that up takes a tenth of a create, so it is kept. */
+export interface Preparations {
+  readonly get: (
+    options: Pick<Options, "machine" | "offline" | "filesMiB" | "writableRoot"> & {
+      readonly interpreter: Recipe.Plan["interpreter"]
+    }
+  ) => Prepared | Recipe.NoMountPoint
+  readonly forget: () => void
+}
+
+/** Kept while the host's mounts and its resolver stay what they are. */
+export const preparations = (): Preparations => {
+  const kept = new Map<string, Prepared>()
+  return {
+    forget: () => kept.clear(),
+    get: ({ filesMiB, interpreter, machine, offline, writableRoot }) => {
+      const resolver = offline ? "" : Proc.attempt(() => fs.readFileSync("/etc/resolv.conf", "utf8")) ?? ""
+      const mounts = fs.readFileSync("/proc/self/mountinfo", "utf8")
+      const key = [offline, filesMiB, writableRoot, resolver, mounts].join("\n")
+      const found = kept.get(key)
+      if (found !== undefined) {
+        return found
+      }
+      const { isRoot, pythonPrefix } = machine
+      const plan: Recipe.Plan = {
+        isRoot,
+        interpreter,
+        offline,
+        filesMiB,
+        writableRoot,
+        resolver,
+        pythonPrefix,
+        survey: survey(pythonPrefix)
+      }
+      const setup = Recipe.setup(plan)
+      if (setup === "no-mount-point") {
+        return setup
+      }
+      const prepared = { plan, setup, steps: Setup.encode(setup.steps) }
+      // Each is for mounts that are gone by now, but for the two kinds of network.
+      if (kept.size > 3) {
+        kept.clear()
+      }
+      kept.set(key, prepared)
+      return prepared
+    }
+  }
 }
 
 /** Makes a sandbox that lives until the scope closes. */
@@ -65,20 +131,11 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
   Effect.gen(function*() {
     const { machine, offline } = options
     const { calls, interpreter } = yield* confinement(machine)
-    const plan = yield* Spawn.io((): Recipe.Plan => ({
-      isRoot: machine.isRoot,
-      interpreter,
-      offline,
-      filesMiB: options.filesMiB,
-      writableRoot: options.writableRoot,
-      resolver: offline ? "" : Proc.attempt(() => fs.readFileSync("/etc/resolv.conf", "utf8")) ?? "",
-      pythonPrefix: machine.pythonPrefix,
-      survey: survey(machine.pythonPrefix)
-    }))
-    const setup = Recipe.setup(plan)
-    if (setup === "no-mount-point") {
+    const prepared = yield* Spawn.io(() => options.preparations.get({ ...options, interpreter }))
+    if (prepared === "no-mount-point") {
       return yield* new Spawn.HostFailed({ detail: "no directory such as /tmp or /mnt is left to make a new root on" })
     }
+    const { plan, setup, steps } = prepared
     const chain = yield* Spawn.start({
       argv: Recipe.createArguments({ nodePid: process.pid, machine, calls, plan, setup, firstId: options.firstId }),
       stdio: ["pipe", "pipe", "pipe"],
@@ -86,7 +143,7 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
     })
     const stdout = Spawn.text(chain.stdout)
     const stderr = Spawn.text(chain.stderr)
-    chain.stdin?.end(Setup.encode(setup.steps))
+    chain.stdin?.end(steps)
     const made = yield* Spawn.within(
       Effect.gen(function*() {
         // Both close when the first process has become what it stays, or has failed.
@@ -121,7 +178,10 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
       Predicate.isNotUndefined,
       () => new Spawn.HostFailed({ detail: explain(stderr()) })
     ).pipe(Effect.tap((place) => audit(place, plan)))
-  })
+  }).pipe(
+    // What it was made from may have gone: the next one looks again.
+    Effect.tapError(() => Effect.sync(options.preparations.forget))
+  )
 
 // Trust nothing: a mount that could be written to, and isn't one of ours, would be the host's.
 const audit = (place: Recipe.Place, plan: Recipe.Plan): Effect.Effect<void, Spawn.HostFailed> =>

@@ -90,6 +90,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     yield* Effect.addFinalizer(() => registry.tidy)
     const pipes = yield* Pipes.make({ directory: registry.directory })
     const watchdog = yield* Watchdog.make
+    const preparations = Create.preparations()
     /** Sandboxes made here, and the ranges of host ids they have. */
     const owned = new Map<SandboxId, Scope.CloseableScope>()
     const reserved = new Set<number>()
@@ -241,7 +242,8 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
           memoryMiB: settings.memoryMiB,
           filesMiB: settings.filesMiB,
           writableRoot: settings.writableRoot,
-          firstId
+          firstId,
+          preparations
         })
         const startedAt = yield* DateTime.now
         const entry = new Registry.Entry({
