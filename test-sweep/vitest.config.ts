@@ -1,6 +1,6 @@
 import { defineConfig } from "vitest/config"
 
-// Every single fault, and pairs of faults by seed: `npm run sweep`. The single faults are in `npm test` as well.
+// Every single fault, and pairs of faults by seed: `npm run sweep`.
 export default defineConfig({
   test: {
     include: ["test/Episode/sweep/*.test.ts", "test-sweep/**/*.test.ts"],
