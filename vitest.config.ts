@@ -3,7 +3,7 @@ import { defineConfig } from "vitest/config"
 export default defineConfig({
   test: {
     include: ["test/**/*.test.ts"],
-    // Suites of their own, which CI runs too: `npm run test:e2b` has what speaks E2B, `npm run sweep` the fault sweep.
+    // Suites of their own: `npm run test:e2b` has what speaks E2B, `npm run sweep` the fault sweep.
     exclude: ["test/E2bServer/**", "test/Sandbox/E2b.test.ts", "test/Episode/sweep/**"],
     globalSetup: ["test/globalSetup.ts"],
     setupFiles: ["test/setup.ts"],
