@@ -4,6 +4,7 @@
 import type { PlatformError } from "@effect/platform/Error"
 import * as FileSystem from "@effect/platform/FileSystem"
 import * as Path from "@effect/platform/Path"
+import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import { ArrayFormatter } from "effect/ParseResult"
@@ -48,12 +49,12 @@ export const readScript = (path: string) =>
     (bytes) =>
       Effect.mapError(Schema.decodeUnknown(Script)(new TextDecoder().decode(bytes)), (error) =>
         new Usage({
-          message: `${path} is not a script, which is a JSON array of shell commands:${
-            indented(
-              ArrayFormatter.formatErrorSync(error).map(({ message, path }) =>
-                path.length === 0 ? message : `command ${path.join(".")}: ${message}`
-              )
-            )
+          // Not in the schema's words, which quote the file: it may be a task, with what is held out.
+          message: `${path} is not a script, which is a JSON array of shell commands: ${
+            Option.match(Arr.head(ArrayFormatter.formatErrorSync(error).flatMap((issue) => issue.path)), {
+              onNone: () => "it is something else",
+              onSome: (index) => `number ${Number(index) + 1} isn't a string`
+            })
           }`
         }))
   )

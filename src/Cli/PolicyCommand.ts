@@ -2,6 +2,7 @@
  * A program on the host as the policy: one JSON object a line, requests on its standard output, answers on its standard
  * input. Any language will do.
  */
+import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
@@ -185,5 +186,11 @@ export const policy =
       const exitCode = yield* exited(program.child)
       if (requests === 0 && (exitCode === 126 || exitCode === 127)) {
         return yield* new Usage({ message: "the policy command can't be started: its shell says so above" })
+      }
+      if (exitCode !== 0) {
+        // Its score is what it is, but somebody may want to know why.
+        yield* Console.error(
+          `the policy command ended with ${exitCode === null ? "a signal" : `exit code ${exitCode}`}`
+        )
       }
     }))

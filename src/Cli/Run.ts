@@ -51,6 +51,9 @@ const policyOf = Effect.fnUntraced(function*(
     return yield* new Usage({ message: "give the policy as either --script or --policy-command" })
   }
   if (Option.isSome(given.policyCommand)) {
+    if (given.policyCommand.value.trim() === "") {
+      return yield* new Usage({ message: "--policy-command is empty" })
+    }
     if (given.noSubmit) {
       return yield* new Usage({ message: "--no-submit goes with --script: a policy command submits when it wants to" })
     }

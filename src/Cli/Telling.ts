@@ -110,6 +110,9 @@ export const summary = Effect.fnUntraced(function*(screen: Screen, receipt: Rece
     ])
   ]
   yield* screen.line()
+  if (resources.length === 0) {
+    return yield* screen.line("no sandbox was made")
+  }
   yield* Effect.forEach(table(rows), (row, index) => screen.line(index === 0 ? screen.paint("dim", row) : row))
   yield* screen.line()
   const gone = resources.filter(({ resource }) => resource.confirmedAbsentAt !== null).length

@@ -83,6 +83,7 @@ export const config: Config.Config<Options> = Config.map(
       Config.option
     ),
     directory: Config.nonEmptyString("EPISODE_LOCAL_DIRECTORY").pipe(
+      Config.validate({ message: "an absolute path", validation: (directory) => directory.startsWith("/") }),
       Config.withDescription("where this user's local sandboxes are written down"),
       Config.option
     )

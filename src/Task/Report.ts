@@ -78,7 +78,7 @@ const Totals = Schema.transformOrFail(
     },
     encode: (totals) => ParseResult.succeed(Object.fromEntries(totals))
   }
-).annotations({ description: "The total of every region: an integer of any size." })
+).annotations({ description: "An integer of any size for each key that a right program prints." })
 
 const required = <S extends Schema.Schema.Any>(schema: S) =>
   Schema.propertySignature(schema).annotations({ missingMessage: () => "is missing; add it" })
@@ -125,7 +125,7 @@ export const TaskFile = Schema.Struct({
   )
 }).annotations({
   title: "Episode task",
-  description: "A Python program that sums a CSV file's amounts by region, to be repaired.",
+  description: "A Python program that reads a CSV file and prints one JSON object of integers, to be repaired.",
   message: () => object
 })
 

@@ -293,7 +293,7 @@ describe("Report.TaskFile", () => {
     const totals = {
       type: "object",
       additionalProperties: { type: "integer" },
-      description: "The total of every region: an integer of any size."
+      description: "An integer of any size for each key that a right program prints."
     }
     const described = JSONSchema.make(Report.TaskFile)
     assert.deepInclude(described, {

@@ -239,7 +239,7 @@ const runProbe = ({ argv, id, title, todo }: Probe): Effect.Effect<Check> =>
 
 // A process whose parent is gone, and which then ends, has to be collected by somebody.
 const reaping: Effect.Effect<Check> = Effect.gen(function*() {
-  const title = "orphans are collected"
+  const title = "the machine's first process collects orphans"
   if (process.pid === 1) {
     return not("warning", "init", title, "node is PID 1 here", "start it under an init: docker run --init")
   }

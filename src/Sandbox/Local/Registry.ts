@@ -61,7 +61,9 @@ const prepare = (directory: string, uid: number): void => {
   attemptMkdir(directory)
   const found = fs.lstatSync(directory)
   if (!found.isDirectory() || found.uid !== uid || (found.mode & 0o077) !== 0) {
-    throw new Error(`${directory} must be a directory of user ${uid} alone (mode 0700): remove it or correct it`)
+    throw new Error(
+      `${directory} must be a directory of user ${uid} alone (mode 0700); name another one in EPISODE_LOCAL_DIRECTORY`
+    )
   }
   for (const name of fs.readdirSync(directory).filter(isOwnerGone)) {
     fs.rmSync(path.join(directory, name), { recursive: true, force: true })
