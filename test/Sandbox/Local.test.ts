@@ -739,6 +739,18 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: processes of on
       }
     }), timeout)
 
+  it.scoped("what lies in the registry and isn't an entry holds nobody up", () =>
+    Effect.gen(function*() {
+      const odd = path.join(scratch, "odd")
+      fs.mkdirSync(odd, { mode: 0o700 })
+      // Opened for reading, this one waits for a writer, and with it everything that the process does.
+      spawnSync("mkfifo", [path.join(odd, "sbx-003aaaaaaaaaaaaaa.json")])
+      fs.symlinkSync("/dev/zero", path.join(odd, "sbx-004aaaaaaaaaaaaaa.json"))
+      fs.mkdirSync(path.join(odd, "sbx-005aaaaaaaaaaaaaa.json"))
+      const provider = yield* Local.provider({ directory: odd })
+      yield* provider.destroy((yield* provider.create(policy)).id)
+    }), timeout)
+
   it.scoped.runIf(isRoot)("without perl on the machine, python3 does its part", () =>
     Effect.gen(function*() {
       const host = yield* another([

@@ -98,6 +98,21 @@ const writeIn = (directory: string, name: string, text: string): string => {
 
 const extension = ".json"
 
+const { O_NOFOLLOW, O_NONBLOCK, O_RDONLY } = fs.constants
+
+// Whatever lies there under an entry's name is opened without waiting for it, and only a small file is one.
+const readEntry = (file: string): string => {
+  const descriptor = fs.openSync(file, O_RDONLY | O_NONBLOCK | O_NOFOLLOW)
+  try {
+    const stats = fs.fstatSync(descriptor)
+    return stats.isFile() && stats.size <= longestEntry ? fs.readFileSync(descriptor, "utf8") : ""
+  } finally {
+    fs.closeSync(descriptor)
+  }
+}
+
+const longestEntry = 1024 * 1024
+
 /** A registry in a directory whose parent exists. */
 export const make = (options: { readonly directory: string; readonly uid: number }): Registry => {
   let isPrepared = false
@@ -114,7 +129,7 @@ export const make = (options: { readonly directory: string; readonly uid: number
     directory,
     read: (id) =>
       Effect.flatMap(
-        inDirectory(() => Proc.found(() => fs.readFileSync(fileOf(id), "utf8"))),
+        inDirectory(() => Proc.found(() => readEntry(fileOf(id)))),
         (text) =>
           text === undefined ? Effect.succeedNone : Either.match(decode(text), {
             onLeft: () => new HostFailed({ detail: `${fileOf(id)} is not an entry of this version` }),
