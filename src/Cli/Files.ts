@@ -4,10 +4,9 @@
 import type { PlatformError } from "@effect/platform/Error"
 import * as FileSystem from "@effect/platform/FileSystem"
 import * as Path from "@effect/platform/Path"
-import * as Arr from "effect/Array"
 import * as Effect from "effect/Effect"
+import * as Either from "effect/Either"
 import * as Option from "effect/Option"
-import { ArrayFormatter } from "effect/ParseResult"
 import * as Schema from "effect/Schema"
 import { Receipt } from "../Episode/Receipt.ts"
 import * as Report from "../Task/Report.ts"
@@ -40,23 +39,27 @@ export const readTask = (path: string) =>
         new Usage({ message: `${path} is not a valid task:${indented(invalid.message.split("\n"))}` }))
   )
 
-const Script = Schema.parseJson(Schema.Array(Schema.String))
+const Json = Schema.parseJson()
+
+// Looked at by hand: a schema's words quote the file, which may be a task with what is held out.
+const script = (text: string): Either.Either<ReadonlyArray<string>, string> =>
+  Either.gen(function*() {
+    const parsed = yield* Either.mapLeft(Schema.decodeEither(Json)(text), () => "it isn't JSON")
+    if (!Array.isArray(parsed)) {
+      return yield* Either.left("it is something else")
+    }
+    const commands: ReadonlyArray<unknown> = parsed
+    const wrong = commands.findIndex((command) => typeof command !== "string")
+    return wrong < 0 ? commands.map(String) : yield* Either.left(`number ${wrong + 1} isn't a string`)
+  })
 
 /** A script: a JSON array of shell commands. */
 export const readScript = (path: string) =>
   Effect.flatMap(
     read(path),
     (bytes) =>
-      Effect.mapError(Schema.decodeUnknown(Script)(new TextDecoder().decode(bytes)), (error) =>
-        new Usage({
-          // Not in the schema's words, which quote the file: it may be a task, with what is held out.
-          message: `${path} is not a script, which is a JSON array of shell commands: ${
-            Option.match(Arr.head(ArrayFormatter.formatErrorSync(error).flatMap((issue) => issue.path)), {
-              onNone: () => "it is something else",
-              onSome: (index) => `number ${Number(index) + 1} isn't a string`
-            })
-          }`
-        }))
+      Either.mapLeft(script(new TextDecoder().decode(bytes)), (problem) =>
+        new Usage({ message: `${path} is not a script, which is a JSON array of shell commands: ${problem}` }))
   )
 
 /**

@@ -739,6 +739,19 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: processes of on
       }
     }), timeout)
 
+  it.scoped("a guest can't take a limit away from what is entering, but sets its own", () =>
+    Effect.gen(function*() {
+      const machine = yield* sandbox()
+      const program = (pid: string) =>
+        `python3 -c 'import resource, os; resource.prlimit(${pid}, resource.RLIMIT_NOFILE, (9, 9)); print("done")'`
+      assert.strictEqual(yield* sh(machine, program("0")), "done\n")
+      assert.include(
+        yield* sh(machine, `sleep 9 & ${program("int(os.popen(\"pgrep sleep\").read().split()[-1])")} 2>&1 || true`),
+        "PermissionError"
+      )
+      assert.strictEqual(yield* sh(machine, "ulimit -n 20; ulimit -n"), "20\n")
+    }), timeout)
+
   it.scoped("what lies in the registry and isn't an entry holds nobody up", () =>
     Effect.gen(function*() {
       const odd = path.join(scratch, "odd")

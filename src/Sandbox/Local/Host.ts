@@ -144,7 +144,17 @@ const configuration = [
   "java"
 ]
 
-const maskable = ["keys", "key-users", "kcore", "kallsyms", "kmsg", "timer_list", "sched_debug", "sysrq-trigger"]
+const maskable = [
+  "cmdline",
+  "keys",
+  "key-users",
+  "kcore",
+  "kallsyms",
+  "kmsg",
+  "timer_list",
+  "sched_debug",
+  "sysrq-trigger"
+]
 
 export const devices = ["null", "zero", "full", "random", "urandom", "tty"]
 

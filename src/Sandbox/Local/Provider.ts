@@ -87,7 +87,10 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     const ownScope = yield* Effect.scope
     const registry = Registry.make({ directory: settings.directory, uid })
     // Added first, so it runs when everything else has ended.
-    yield* Effect.addFinalizer(() => registry.tidy)
+    // Once more, what a killed process left: where orphans are collected late, it hadn't ended at the start.
+    yield* Effect.addFinalizer(() =>
+      Effect.zipRight(Effect.when(Effect.ignore(Registry.sweep(registry)), registry.isUsed), registry.tidy)
+    )
     const pipes = yield* Pipes.make({ directory: registry.directory })
     const watchdog = yield* Watchdog.make
     const preparations = Create.preparations()

@@ -44,6 +44,8 @@ export interface Registry {
   readonly read: (id: SandboxId) => Effect.Effect<Option.Option<Entry>, HostFailed>
   readonly remove: (id: SandboxId) => Effect.Effect<void, HostFailed>
   readonly ids: Effect.Effect<ReadonlyArray<SandboxId>, HostFailed>
+  /** Whether anything was asked of it. */
+  readonly isUsed: () => boolean
   /** Removes the directory, if nothing is in it any more. */
   readonly tidy: Effect.Effect<void>
 }
@@ -81,8 +83,7 @@ const attemptMkdir = (directory: string): void => {
 }
 
 // Another process may tidy up at any moment that the directory is empty.
-const writeIn = (directory: string, name: string, text: string): string => {
-  const file = path.join(directory, name)
+const writeNew = (file: string, text: string): void => {
   const write = () => fs.writeFileSync(file, text, { mode: 0o600, flag: "wx" })
   try {
     write()
@@ -90,10 +91,9 @@ const writeIn = (directory: string, name: string, text: string): string => {
     if (Proc.errorCode(error) !== "ENOENT") {
       throw error
     }
-    attemptMkdir(directory)
+    attemptMkdir(path.dirname(file))
     write()
   }
-  return file
 }
 
 const extension = ".json"
@@ -139,17 +139,27 @@ export const make = (options: { readonly directory: string; readonly uid: number
     remove: (id) => inDirectory(() => fs.rmSync(fileOf(id), { force: true })),
     write: (entry) =>
       inDirectory(() => {
-        const draft = writeIn(options.directory, `draft-${owner()}-${randomUUID()}`, encode(entry))
-        fs.renameSync(draft, fileOf(entry.id))
+        const draft = path.join(options.directory, `draft-${owner()}-${randomUUID()}`)
+        try {
+          writeNew(draft, encode(entry))
+          fs.renameSync(draft, fileOf(entry.id))
+        } catch (error) {
+          // Where the disk is full, half of it may be there.
+          fs.rmSync(draft, { force: true })
+          throw error
+        }
       }),
     ids: inDirectory(() =>
       (Proc.found(() => fs.readdirSync(options.directory)) ?? []).filter((name) => name.endsWith(extension))
         .map((name) => name.slice(0, -extension.length)).filter(Schema.is(SandboxId))
     ),
+    isUsed: () => isPrepared,
     tidy: Effect.sync(() => {
-      isPrepared = false
-      // It isn't empty when others have sandboxes, and isn't there when there never were any.
-      Proc.attempt(() => fs.rmdirSync(options.directory))
+      // Only what was found to be this user's own. It isn't empty when other processes have sandboxes.
+      if (isPrepared) {
+        isPrepared = false
+        Proc.attempt(() => fs.rmdirSync(options.directory))
+      }
     })
   }
 }
