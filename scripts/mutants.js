@@ -285,6 +285,10 @@ for (const { file, find, name } of mutants) {
   }
 }
 
+if (chosen.length === 0) {
+  throw new Error(`no mutant is called ${process.argv[2]}`)
+}
+
 const survivors = []
 try {
   for (
