@@ -732,9 +732,11 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: processes of on
       fs.mkdirSync(path.join(scratch, "aim"), { mode: 0o700 })
       fs.symlinkSync(path.join(scratch, "aim"), link)
       for (const refused of [open, link]) {
-        const provider = yield* Local.provider({ directory: refused })
-        const error = yield* Effect.flip(provider.create(policy))
+        const error = yield* Effect.scoped(
+          Effect.flatMap(Local.provider({ directory: refused }), ({ create }) => Effect.flip(create(policy)))
+        )
         assert.instanceOf(error, SandboxUnavailable)
+        assert.isTrue(fs.existsSync(refused), "what isn't ours stays, empty or not")
         assert.include(error.message, "0700")
       }
     }), timeout)
