@@ -27,8 +27,23 @@ import * as Spawn from "./Spawn.ts"
 // Before it enters, a program says which pid it has there; it keeps it through every exec that follows.
 const announce = ["bash", "--norc", "--noprofile", "-c", "echo $$ >&3; exec \"$@\"", "bash"]
 
-// Said when the program is the guest's.
-const entered = /^([0-9]+)\ne$/
+// Its pid, and then a byte when the program is the guest's.
+const announced = /^([0-9]+)\n/
+const entered = /^[0-9]+\ne$/
+
+// No process has this one: the kernel's numbers end below it.
+const noPid = 2 ** 22
+
+const SIGKILL_CODE = 137
+
+// An nsenter stops itself when its child is stopped, which nobody but a guest does.
+const pidOfStopped = (child: Spawn.Child): number | undefined => {
+  if (Proc.status(child.pid)?.state !== "T") {
+    return undefined
+  }
+  const [leader] = Proc.children(child.pid)
+  return leader === undefined ? undefined : Proc.ownPid(leader)
+}
 
 const users = { user: Recipe.guest, root: Recipe.superuser } as const
 
@@ -53,6 +68,13 @@ const whatIsWrong = (program: Program): string | undefined =>
     : wordsOf(program).some((word) => Buffer.byteLength(word) > longestArgument)
     ? `an argument is longer than ${longestArgument} bytes`
     : undefined
+
+// A guest may stop it, too, just when it has become one of its own and hasn't said so.
+const stopped = (child: Spawn.Child): Effect.Effect<number, Spawn.HostFailed> =>
+  Effect.flatMap(
+    Effect.delay(Spawn.io(() => pidOfStopped(child)), "500 millis"),
+    (pid) => pid === undefined ? stopped(child) : Effect.succeed(pid)
+  )
 
 const endOf = ({ code, signal }: Spawn.Ended): Ended =>
   signal === null
@@ -93,6 +115,32 @@ export const make = (settings: {
           : yield* new SandboxLost({ operation: "exec", sandboxId: id, reason: "absent" })
       }).pipe(Effect.catchTag("HostFailed", failed(id)))
 
+    // The pid that a program has there, once it is the guest's.
+    const announcement = (
+      child: Spawn.Child,
+      status: Stream.Stream<Uint8Array>,
+      place: Registry.Entry
+    ): Effect.Effect<number, Spawn.HostFailed | SandboxFault> =>
+      Effect.gen(function*() {
+        const said = yield* status.pipe(
+          Stream.decodeText(),
+          Stream.scan("", (before, text) => before + text),
+          Stream.takeUntil((text) => entered.test(text)),
+          Stream.runLast,
+          Effect.map(Option.getOrElse(() => ""))
+        )
+        const pid = Number(announced.exec(said)?.[1] ?? noPid)
+        if (entered.test(said)) {
+          return pid
+        }
+        const code = Spawn.exitCode(yield* child.ended)
+        yield* locate(place.id)
+        // A guest may kill what is about to become one of its own. It can't make it end otherwise.
+        return code === SIGKILL_CODE
+          ? pid
+          : yield* new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${code}` })
+      })
+
     const start = (
       place: Registry.Entry,
       program: Program
@@ -118,22 +166,9 @@ export const make = (settings: {
         for (const end of [stdout, stderr, status, ...(stdin === undefined ? [] : [stdin])]) {
           yield* end.closeChildEnd
         }
-        const said = yield* status.stream(child).pipe(
-          Stream.decodeText(),
-          Stream.scan("", (before, text) => before + text),
-          Stream.takeUntil((text) => entered.test(text)),
-          Stream.runLast
-        )
-        const [, pid] = entered.exec(Option.getOrElse(said, () => "")) ?? []
-        if (pid === undefined) {
-          const ended = yield* child.ended
-          return yield* Effect.andThen(
-            locate(place.id),
-            new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${Spawn.exitCode(ended)}` })
-          )
-        }
+        const pid = yield* Effect.raceFirst(announcement(child, status.stream(child), place), stopped(child))
         return {
-          pid: Number(pid),
+          pid,
           stdout: stdout.stream(child),
           stderr: stderr.stream(child),
           write: stdin?.write ?? (() => Effect.succeed(false)),

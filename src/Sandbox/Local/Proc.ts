@@ -84,9 +84,14 @@ export const name = (pid: number): string | undefined =>
 /** The pid namespace a process is in, such as `pid:[4026532198]`. */
 export const namespace = (pid: number): string | undefined => found(() => fs.readlinkSync(`/proc/${pid}/ns/pid`))
 
+/** The pid of a process in its own pid namespace. */
+export const ownPid = (pid: number): number | undefined => {
+  const last = /^NSpid:.*\s([0-9]+)$/m.exec(found(() => fs.readFileSync(`/proc/${pid}/status`, "utf8")) ?? "")?.[1]
+  return last === undefined ? undefined : Number(last)
+}
+
 /** Whether a process is the first of its pid namespace. */
-export const isInit = (pid: number): boolean =>
-  /^NSpid:.*\s1$/m.test(found(() => fs.readFileSync(`/proc/${pid}/status`, "utf8")) ?? "")
+export const isInit = (pid: number): boolean => ownPid(pid) === 1
 
 export const pids = (): ReadonlyArray<number> =>
   fs.readdirSync("/proc").map(Number).filter((pid) => Number.isInteger(pid) && pid > 0)
