@@ -9,7 +9,7 @@
 import * as Context from "effect/Context"
 import * as Data from "effect/Data"
 import * as Duration from "effect/Duration"
-import type * as Effect from "effect/Effect"
+import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
 import { BudgetName } from "./Budgets.ts"
 import type { SandboxFile, SandboxPath } from "./Task.ts"
@@ -85,6 +85,30 @@ export const Operation = Schema.Literal(
  * @category models
  */
 export type Operation = typeof Operation.Type
+
+/**
+ * Time in which a request was put off, and not made.
+ *
+ * - `pacing`: creates follow one another no faster than the budget `allocationPacing` says
+ * - `rate-limited`: the provider asked for as much
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export class Wait extends Schema.Class<Wait>("episode/Sandbox/Wait")({
+  reason: Schema.Literal("pacing", "rate-limited"),
+  milliseconds: Schema.NonNegative
+}) {}
+
+/**
+ * Where a provider tells of the waits of the request that it is making.
+ *
+ * @since 0.1.0
+ * @category context
+ */
+export class CurrentWaits extends Context.Reference<CurrentWaits>()("episode/Sandbox/CurrentWaits", {
+  defaultValue: (): { readonly add: (wait: Wait) => Effect.Effect<void> } => ({ add: () => Effect.void })
+}) {}
 
 /**
  * The part of an episode in which something happened.

@@ -8,7 +8,7 @@ import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import type { BudgetName, Deadline } from "../Budgets.ts"
 import { BudgetExceeded, within } from "../Budgets.ts"
-import type { CreateFault, Operation, Phase, Sandbox, SandboxFault, SandboxId } from "../Sandbox.ts"
+import type { CreateFault, Operation, Phase, Sandbox, SandboxFault, SandboxId, Wait } from "../Sandbox.ts"
 import { ResponseTimedOut } from "../Sandbox.ts"
 import { CurrentJournal } from "./Journal.ts"
 
@@ -24,6 +24,8 @@ export interface CallOptions {
   readonly limit: Duration.Duration
   /** Deadlines around this request, such as the episode's. */
   readonly enclosing?: ReadonlyArray<Deadline>
+  /** How long pacing put it off, if it did. */
+  readonly paced?: Wait | undefined
 }
 
 /**
@@ -62,7 +64,7 @@ const bounded = <A, E, R>(
 ): Effect.Effect<A, E | ResponseTimedOut | BudgetExceeded, R> =>
   Effect.flatMap(CurrentJournal, (journal) =>
     within(effect, options).pipe(
-      journal.operation(options.operation, options.phase, sandboxId),
+      journal.operation(options.operation, options.phase, sandboxId, options.paced),
       Effect.mapError((error) =>
         error instanceof BudgetExceeded && error.budget === options.budget
           ? new ResponseTimedOut({

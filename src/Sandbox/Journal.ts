@@ -13,7 +13,7 @@ import * as HashMap from "effect/HashMap"
 import * as Option from "effect/Option"
 import * as Ref from "effect/Ref"
 import * as Schema from "effect/Schema"
-import { Operation, Phase, Resources, Role, SandboxId } from "../Sandbox.ts"
+import { CurrentWaits, Operation, Phase, Resources, Role, SandboxId, Wait } from "../Sandbox.ts"
 
 /**
  * One request to a provider.
@@ -28,6 +28,8 @@ export class OperationRecord extends Schema.Class<OperationRecord>("episode/Oper
   sandboxId: Schema.optionalWith(SandboxId, { exact: true }),
   startedAt: Schema.DateTimeUtc,
   milliseconds: Schema.NonNegative,
+  /** Where it was put off: before it began by pacing, and within its time where the provider asked for that. */
+  waits: Schema.optionalWith(Schema.Array(Wait), { exact: true }),
   /** `failed` also stands for a wait that ran out. */
   result: Schema.Literal("ok", "failed", "interrupted")
 }) {}
@@ -56,7 +58,8 @@ export interface Journal {
   readonly operation: <A>(
     name: Operation,
     phase: Phase,
-    sandboxId: (answer: Option.Option<A>) => SandboxId | undefined
+    sandboxId: (answer: Option.Option<A>) => SandboxId | undefined,
+    paced?: Wait | undefined
   ) => <E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
   /** Adds a sandbox, or replaces what is known of it. */
   readonly resource: (record: ResourceRecord) => Effect.Effect<void>
@@ -71,43 +74,50 @@ export interface Journal {
  * @category constructors
  */
 export const make: Effect.Effect<Journal> = Effect.gen(function*() {
-  const operations = yield* Ref.make(Chunk.empty<OperationRecord>())
+  // An array that grows: a record takes less of the memory of a session than the nodes that would hold it in a `Chunk`.
+  const operations: Array<OperationRecord> = []
   const resources = yield* Ref.make({
     order: Chunk.empty<SandboxId>(),
     byId: HashMap.empty<SandboxId, ResourceRecord>()
   })
   return {
-    operation:
-      <A>(name: Operation, phase: Phase, sandboxId: (answer: Option.Option<A>) => SandboxId | undefined) =>
-      <E, R>(effect: Effect.Effect<A, E, R>) =>
-        Effect.flatMap(
-          Effect.all([DateTime.now, Clock.currentTimeNanos]),
-          ([startedAt, started]) =>
-            Effect.onExit(effect, (exit) =>
-              Effect.flatMap(Clock.currentTimeNanos, (ended) => {
-                const id = sandboxId(Exit.isSuccess(exit) ? Option.some(exit.value) : Option.none())
-                return Ref.update(
-                  operations,
-                  Chunk.append(
-                    new OperationRecord({
-                      name,
-                      phase,
-                      ...(id === undefined ? {} : { sandboxId: id }),
-                      startedAt,
-                      // A clock that is set back during a request must not make its record invalid.
-                      milliseconds: Math.max(0, Number(ended - started) / 1e6),
-                      result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
-                    })
-                  )
-                )
-              }))
-        ),
+    operation: <A>(
+      name: Operation,
+      phase: Phase,
+      sandboxId: (answer: Option.Option<A>) => SandboxId | undefined,
+      paced?: Wait | undefined
+    ) =>
+    <E, R>(effect: Effect.Effect<A, E, R>) =>
+      Effect.flatMap(DateTime.now, (startedAt) =>
+        Effect.flatMap(Clock.currentTimeNanos, (started) => {
+          const waits: Array<Wait> = paced === undefined ? [] : [paced]
+          const observed = Effect.provideService(effect, CurrentWaits, {
+            add: (wait) => Effect.sync(() => waits.push(wait))
+          })
+          return Effect.onExit(observed, (exit) =>
+            Effect.map(Clock.currentTimeNanos, (ended) => {
+              const id = sandboxId(Exit.isSuccess(exit) ? Option.some(exit.value) : Option.none())
+              operations.push(
+                new OperationRecord({
+                  name,
+                  phase,
+                  ...(id === undefined ? {} : { sandboxId: id }),
+                  startedAt,
+                  // A clock that is set back during a request must not make its record invalid.
+                  milliseconds: Math.max(0, Number(ended - started) / 1e6),
+                  ...(waits.length === 0 ? {} : { waits }),
+                  result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
+                  // Valid by its making. To check it would take a tenth of a short request: the schema of a date is compiled anew.
+                }, { disableValidation: true })
+              )
+            }))
+        })),
     resource: (record) =>
       Ref.update(resources, ({ byId, order }) => ({
         order: HashMap.has(byId, record.id) ? order : Chunk.append(order, record.id),
         byId: HashMap.set(byId, record.id, record)
       })),
-    operations: Effect.map(Ref.get(operations), Chunk.toReadonlyArray),
+    operations: Effect.sync(() => [...operations]),
     resources: Effect.map(
       Ref.get(resources),
       ({ byId, order }) => Chunk.toReadonlyArray(Chunk.filterMap(order, (id) => HashMap.get(byId, id)))

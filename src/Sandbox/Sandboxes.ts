@@ -21,7 +21,7 @@ import type * as Scope from "effect/Scope"
 import type { BudgetExceeded, Deadline } from "../Budgets.ts"
 import { CurrentBudgets, startDeadline, until, within } from "../Budgets.ts"
 import type { CreateFault, Labels, Phase, Role, Sandbox, SandboxId, SandboxSpec } from "../Sandbox.ts"
-import { AllocationUncertain, CleanupUnresolved, SandboxProvider, TransportFailed } from "../Sandbox.ts"
+import { AllocationUncertain, CleanupUnresolved, SandboxProvider, TransportFailed, Wait } from "../Sandbox.ts"
 import { call, callCreate } from "./Call.ts"
 import type { Journal } from "./Journal.ts"
 import { CurrentJournal, ResourceRecord } from "./Journal.ts"
@@ -250,7 +250,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     const acquire = Effect.fn("Sandboxes.acquire")(function*(options: AcquireOptions) {
       const { cleanup, create } = options.phases
       const enclosing = options.enclosing ?? []
-      yield* until(Effect.withSpan(pace, "Sandboxes.pace"), enclosing)
+      const paced = yield* until(Effect.withSpan(pace, "Sandboxes.pace"), enclosing)
       const allocation = yield* Effect.sync(() => globalThis.crypto.randomUUID())
       const entry = new LedgerEntry({ allocation, provider: provider.name, role: options.role, state: "creating" })
       return yield* Effect.uninterruptibleMask((restore) =>
@@ -274,7 +274,8 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
               phase: create,
               budget: "allocation",
               limit: budgets.allocation,
-              enclosing
+              enclosing,
+              paced
             }),
             restore,
             Effect.exit
@@ -334,13 +335,19 @@ const strayOf = (sandboxId: SandboxId, record: (fate: Fate) => Effect.Effect<voi
   record
 })
 
-// Creates one after another, each at least `interval` after the one before.
-const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<void>> =>
+// Creates one after another, each at least `interval` after the one before. How long it held one up, if it did.
+const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<Wait | undefined>> =>
   Duration.equals(interval, Duration.zero)
-    ? Effect.succeed(Effect.void)
+    ? Effect.succeed(Effect.succeed(undefined))
     : Effect.zipWith(Effect.makeSemaphore(1), Ref.make(0), (turn, next) =>
-      turn.withPermits(1)(Effect.gen(function*() {
-        const wait = (yield* Ref.get(next)) - (yield* Clock.currentTimeMillis)
-        yield* Effect.sleep(Duration.millis(Math.max(0, wait)))
-        yield* Ref.set(next, (yield* Clock.currentTimeMillis) + Duration.toMillis(interval))
-      })))
+      Effect.gen(function*() {
+        const asked = yield* Clock.currentTimeMillis
+        const begun = yield* turn.withPermits(1)(Effect.gen(function*() {
+          const wait = (yield* Ref.get(next)) - (yield* Clock.currentTimeMillis)
+          yield* Effect.sleep(Duration.millis(Math.max(0, wait)))
+          const now = yield* Clock.currentTimeMillis
+          yield* Ref.set(next, now + Duration.toMillis(interval))
+          return now
+        }))
+        return begun > asked ? new Wait({ reason: "pacing", milliseconds: begun - asked }) : undefined
+      }))

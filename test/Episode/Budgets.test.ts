@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { DateTime, Effect, Exit } from "effect"
 import type { BudgetName } from "../../src/Budgets.ts"
 import type { Session } from "../../src/Episode/Session.ts"
+import { Wait } from "../../src/Sandbox.ts"
 import type { Call } from "../../src/Sandbox/Simulated.ts"
 import { Fault } from "../../src/Sandbox/Simulated.ts"
 import type { Play, Setting } from "./fixture.ts"
@@ -276,9 +277,13 @@ describe("cleanup, 30 s", () => {
     }))
 })
 
-it.effect("allocationPacing: between the two creates of an episode", () =>
+it.effect("allocationPacing: between the two creates of an episode, and in its trace", () =>
   Effect.gen(function*() {
     const played = yield* playSafely({ allocationPacing: "1100 millis" }, handIn)
     assert.strictEqual(outcomeOf(played), "correct")
     assert.deepStrictEqual(played.sandboxes.map(({ createdAt }) => DateTime.toEpochMillis(createdAt)), [0, 1100])
+    assert.deepStrictEqual(
+      played.receipts[0]?.operations.filter(({ name }) => name === "create").map(({ waits }) => waits),
+      [undefined, [new Wait({ reason: "pacing", milliseconds: 1100 })]]
+    )
   }))

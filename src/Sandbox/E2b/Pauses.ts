@@ -3,13 +3,14 @@
  *
  * The SDK waits out a 429 with a `Retry-After` by itself and says nothing of it. So the HTTP client that it brings is
  * listened to, through Node's own channel for that; each request is known by a header. What is heard is put on the span of
- * the request.
+ * the request, and into the trace of the episode.
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as diagnostics from "node:diagnostics_channel"
+import { CurrentWaits, Wait } from "../../Sandbox.ts"
 
 const channel = "undici:request:headers"
 
@@ -46,7 +47,7 @@ export const make: Effect.Effect<Pauses, never, Scope.Scope> = Effect.gen(functi
     if (Option.isSome(refused)) {
       const { request, response } = refused.value
       const seconds = valueOf(response.headers.map((word) => Buffer.from(word).toString("latin1")), "retry-after")
-      heard.get(valueOf(request.headers, header) ?? "")?.push(seconds === undefined ? 0 : Number(seconds))
+      heard.get(valueOf(request.headers, header) ?? "")?.push(/^[0-9]{1,6}$/.test(seconds ?? "") ? Number(seconds) : 0)
     }
   }
   yield* Effect.acquireRelease(
@@ -65,7 +66,16 @@ export const make: Effect.Effect<Pauses, never, Scope.Scope> = Effect.gen(functi
             return seconds.length === 0 ? Effect.void : Effect.annotateCurrentSpan({
               "e2b.rateLimited": seconds.length,
               "e2b.retryAfterSeconds": seconds
-            })
+            }).pipe(
+              Effect.zipRight(CurrentWaits),
+              Effect.flatMap(({ add }) =>
+                Effect.forEach(
+                  seconds,
+                  (seconds) => add(new Wait({ reason: "rate-limited", milliseconds: seconds * 1000 })),
+                  { discard: true }
+                )
+              )
+            )
           }))
         )
       })
