@@ -4,9 +4,11 @@
  *
  *     npx tsx bench/e2b.ts [RUNS] [CREATE-MS] [OTHER-MS]
  *
- * The latencies are an assumption, not a measurement of E2B: 400 ms for a create, 80 ms for any other request, each on top
- * of what our own server takes for it over local sandboxes. The floor is the sum over the steps that can't be made at
- * once, each as long as the longest of its requests took at the wire. The pacing of creates is set to nothing.
+ * The latencies are made from the one run that E2B's cookbook publishes (`examples/openenv-terminus-python`, 2026-10-09):
+ * its shortest terminal step took 378 ms and is three requests one after another, so 126 ms for a request; its shortest
+ * reset took 1.982 s and is a create and some eight requests, so 1000 ms for a create. They come on top of what our own
+ * server takes over local sandboxes. The floor is the sum over the steps that can't be made at once, each as long as the
+ * longest of its requests took at the wire. The pacing of creates is set to nothing.
  */
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
@@ -57,7 +59,7 @@ const served = Effect.gen(function*() {
   return { proxy, direct, apiKey: Redacted.make(key) }
 })
 
-const [runs = 5, createMs = 400, otherMs = 80] = process.argv.slice(2).map(Number)
+const [runs = 5, createMs = 1000, otherMs = 126] = process.argv.slice(2).map(Number)
 
 const { task } = await Effect.runPromise(Report.decode(fs.readFileSync(new URL("../task.json", import.meta.url))))
 
