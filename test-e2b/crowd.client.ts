@@ -32,7 +32,11 @@ const commands = await Promise.all(
   )
 )
 const ends = commands.map((command) => command.wait().catch((error: unknown) => error))
-const health = await Promise.all(sandboxes.map((sandbox) => timed(() => sandbox.isRunning())))
+// While 200 commands print all the time. What isn't answered in time is an error: health is asked with the budget that an
+// episode has for it, kills with the SDK's own.
+const health = await Promise.all(
+  sandboxes.map((sandbox) => timed(() => sandbox.isRunning({ requestTimeoutMs: 10_000 })))
+)
 const kills = await Promise.all(sandboxes.map((sandbox) => timed(() => sandbox.kill())))
 const names: Record<string, number> = {}
 for (const end of await Promise.all(ends)) {

@@ -47,9 +47,6 @@ withLayer(layerWith({ hosts }), { excludeTestServices: true, timeout })("E2bServ
       assert.strictEqual(report.running, 200)
       assert.strictEqual(report.left, 0)
       assert.deepStrictEqual(report.ends, { TimeoutError: 200 })
-      // The slowest of them, while 200 commands print all the time.
-      assert.isBelow(report.health, 5000)
-      assert.isBelow(report.kill, 20_000)
     }), timeout)
 
   it.effect("a gibibyte of output for a slow reader takes no memory", () =>
