@@ -76,7 +76,7 @@ export default {
       from: { path: `^src/Sandbox/${name}` },
       to: {
         path: room("Sandbox"),
-        pathNot: [`^src/Sandbox/${name}`, "^src/Sandbox[.]ts$", "^src/Sandbox/(Machine|Output)[.]ts$"]
+        pathNot: [`^src/Sandbox/${name}`, "^src/Sandbox[.]ts$", "^src/Sandbox/(Guest|Machine|Output)[.]ts$"]
       }
     })),
     ...[

@@ -2,16 +2,18 @@ import { assert, describe, it, layer as withLayer } from "@effect/vitest"
 import { ConfigProvider, Duration, Effect, FastCheck, Layer, Option, Redacted, Schedule, Tracer } from "effect"
 import {
   type CreateFault,
+  CurrentWaits,
   FileRead,
   type Sandbox,
   type SandboxFault,
   SandboxProvider,
   SandboxUnavailable,
-  TransportFailed
+  TransportFailed,
+  type Wait
 } from "../../src/Sandbox.ts"
 import * as E2b from "../../src/Sandbox/E2b.ts"
 import { checks } from "../../src/Sandbox/E2b/Doctor.ts"
-import * as Guest from "../../src/Sandbox/E2b/Guest.ts"
+import * as Guest from "../../src/Sandbox/Guest.ts"
 import { Fault, type Kind } from "./E2b/faultyProxy.ts"
 import { provider, truth, Wire, wire } from "./E2b/served.ts"
 import { at, limits, policy, read, sandbox, sh, utf8 } from "./providerContract.ts"
@@ -199,11 +201,15 @@ withLayer(Layer.provideMerge(provider, wire()), { excludeTestServices: true, tim
         }
       })
       proxy.set(({ kind, nth }) => kind === "create" && nth <= 2 ? answered(429, { retryAfter: "0" }) : undefined)
-      yield* Effect.withTracer(sandbox(), tracer)
+      const waits: Array<Wait> = []
+      yield* Effect.withTracer(sandbox(), tracer).pipe(
+        Effect.provideService(CurrentWaits, { add: (wait) => Effect.sync(() => waits.push(wait)) })
+      )
       assert.strictEqual(proxy.calls().filter(({ kind }) => kind === "create").length, 3)
       const create = spans.find(({ name }) => name === "E2b.create")
       assert.strictEqual(create?.attributes.get("e2b.rateLimited"), 2)
       assert.deepStrictEqual(create?.attributes.get("e2b.retryAfterSeconds"), [0, 0])
+      assert.deepStrictEqual(waits.map(({ reason }) => reason), ["rate-limited", "rate-limited"])
     }), timeout)
 
   it.scoped(

@@ -9,7 +9,6 @@ import * as Schema from "effect/Schema"
 import type { Budgets } from "../../Budgets.ts"
 import {
   type ExecLimits,
-  type ExecResult,
   type FileLimits,
   FileRead,
   type Operation,
@@ -23,9 +22,9 @@ import {
   TransportFailed
 } from "../../Sandbox.ts"
 import type { SandboxFile, SandboxPath } from "../../Task.ts"
+import * as Guest from "../Guest.ts"
 import { type Client, type Machine, millis } from "./Client.ts"
 import { Failure } from "./Failure.ts"
-import * as Guest from "./Guest.ts"
 import { decode, type Inquiry, unexpected } from "./Inquiry.ts"
 import { type Ended, type Runner, user } from "./Runner.ts"
 
@@ -51,34 +50,11 @@ export interface Options {
   readonly expiresAt: number
 }
 
-const nothing = { head: new Uint8Array(), tail: new Uint8Array(), totalBytes: 0 }
-
-const killedCode = 137
-
-// As bash says it, with its code for what can't be run.
-const notRun = (text: string, { outputCap }: ExecLimits): ExecResult => {
-  const bytes = new TextEncoder().encode(`bash: ${text}\n`)
-  return {
-    stdout: nothing,
-    stderr: { head: bytes.slice(0, outputCap), tail: new Uint8Array(), totalBytes: bytes.length },
-    exitCode: 126,
-    killedAtLimit: false
-  }
-}
-
-// The limit in the sandbox is the first to act. Where a guest has stopped what enforces it, the host is.
-const grace = Duration.seconds(2)
-
 // The header of an upload, and envd's reading of it, leave these as they are.
 const isPlain = ({ mode = 0o644, path }: SandboxFile): boolean =>
   mode === 0o644 && /^[A-Za-z0-9/._ +=,@~-]+$/.test(path)
 
 const decodeWritten = decode(Schema.Array(Schema.Struct({ path: Schema.String })))
-
-const mark = Effect.sync(() => globalThis.crypto.randomUUID().replaceAll("-", ""))
-
-/** What is missing where a program of ours doesn't even begin. */
-export const noPython = "no python3 runs there: the template needs one as /usr/bin/python3 or /usr/local/bin/python3"
 
 export const make = ({ budgets, client, inquiry, runner }: Service, options: Options): Sandbox => {
   const { id, machine, role } = options
@@ -98,7 +74,7 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
       new ProtocolViolation({
         operation,
         sandboxId: id,
-        detail: reply.isReady || exitCode === 0 ? "the end of the reply is missing" : noPython
+        detail: reply.isReady || exitCode === 0 ? "the end of the reply is missing" : Guest.noPython
       })
     )
 
@@ -112,35 +88,30 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
     )
 
   const exec = Effect.fn("E2b.exec")(function*(command: string, limits: ExecLimits) {
-    const launch = Guest.run(yield* mark, command, limits)
+    const launch = Guest.run(yield* Guest.freshMark, command, limits)
     if (Option.isNone(launch)) {
-      return notRun("Argument list too long", limits)
+      return Guest.notRun("Argument list too long", limits)
     }
     const wasPristine = isPristine
     isPristine = false
     const ended = yield* runner.run(machine, launch.value, {
       timeLimit: limits.timeLimit,
-      overdueAfter: Duration.sum(limits.timeLimit, grace)
+      overdueAfter: Duration.sum(limits.timeLimit, Guest.grace)
     }).pipe(unlessDeclined(wasPristine, "exec"))
     if (Option.isNone(ended)) {
-      return notRun("the sandbox can't start a process", limits)
+      return Guest.notRun("the sandbox can't start a process", limits)
     }
-    const { exitCode = killedCode, isOverdue, reply } = ended.value
+    const { exitCode, isOverdue, reply } = ended.value
     const result = Option.flatMap(reply.fields, (fields) => Guest.endOf(fields, limits))
     if (Option.isSome(result)) {
       return result.value
     }
     const fault = violation("exec", ended.value, !wasPristine || reply.isReady)
-    return Option.isSome(fault) ? yield* fault.value : {
-      stdout: nothing,
-      stderr: nothing,
-      exitCode: exitCode > 0 ? exitCode : killedCode,
-      killedAtLimit: isOverdue
-    }
+    return Option.isSome(fault) ? yield* fault.value : Guest.stopped(isOverdue, exitCode)
   })
 
   const readFile = Effect.fn("E2b.readFile")(function*(path: SandboxPath, limits: FileLimits) {
-    const ended = yield* runner.run(machine, Guest.read(yield* mark, path, limits.maxBytes), {
+    const ended = yield* runner.run(machine, Guest.read(yield* Guest.freshMark, path, limits.maxBytes), {
       timeLimit: budgets.fileTransfer,
       // A guest can stop what reads its files, or starve it. Before one has run, whatever is late isn't a guest's doing.
       overdueAfter: isPristine ? undefined : Duration.times(budgets.fileTransfer, 0.5)
@@ -177,7 +148,7 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
     if (files.length === 0 || isPristine && files.every(isPlain)) {
       return yield* files.length === 0 ? Effect.void : upload(files)
     }
-    const key = yield* mark
+    const key = yield* Guest.freshMark
     const aside = `/tmp/.${key}`
     yield* upload(files.map(({ bytes }, index) => ({ path: `${aside}/${index}`, bytes })))
     const { reply } = yield* runner.run(machine, Guest.place(key, aside, files), { timeLimit: budgets.fileTransfer })
@@ -188,7 +159,7 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
       return yield* new TransportFailed({
         operation: "writeFiles",
         sandboxId: id,
-        detail: reply.isReady ? "the files couldn't be put in their places there" : noPython
+        detail: reply.isReady ? "the files couldn't be put in their places there" : Guest.noPython
       })
     }
   })

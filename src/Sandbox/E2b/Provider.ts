@@ -22,8 +22,8 @@ import {
   type SandboxSpec,
   type SandboxSummary
 } from "../../Sandbox.ts"
+import * as Guest from "../Guest.ts"
 import * as Client from "./Client.ts"
-import * as Guest from "./Guest.ts"
 import * as Handle from "./Handle.ts"
 import * as Inquiry from "./Inquiry.ts"
 import * as Runner from "./Runner.ts"
@@ -129,7 +129,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
         Effect.catchAll(explain)
       )
       if (!probe.reply.isReady) {
-        return yield* new ProtocolViolation({ operation: "attach", sandboxId: id, detail: Handle.noPython })
+        return yield* new ProtocolViolation({ operation: "attach", sandboxId: id, detail: Guest.noPython })
       }
       const resources = Inquiry.resourcesOf(info)
       return Handle.make(service, {

@@ -5,9 +5,9 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import type { Budgets } from "../../Budgets.ts"
+import * as Guest from "../Guest.ts"
 import { type Client, type Machine, millis } from "./Client.ts"
 import type { Failure } from "./Failure.ts"
-import * as Guest from "./Guest.ts"
 
 /** How a program ended. */
 export interface Ended {

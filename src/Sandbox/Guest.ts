@@ -1,23 +1,35 @@
 /**
- * What runs in a sandbox on our behalf: three fixed Python programs, how they are started, and how their one line of reply
- * is read.
+ * What runs in a sandbox on our behalf: three fixed Python programs, how they are started, and how their one line of
+ * reply is read. It is for providers that reach a sandbox through somebody else's shell.
  *
- * The SDK keeps all the output of a command for as long as its handle lives, as text. So output is caught inside: a
- * program runs the command, keeps head and tail of each stream in bounded memory, enforces the time limit, and replies
- * with one line of base64. The host sees no more than the caps, whatever is printed, bytes stay bytes, and a terminal
- * command is one request.
+ * What comes through such a shell is text, and may be kept whole, joined or trimmed on its way. So output is caught
+ * inside: a program runs the command, keeps head and tail of each stream in bounded memory, enforces the time limit,
+ * and replies with one line of base64. The host sees no more than the caps, whatever is printed, bytes stay bytes, and
+ * a terminal command is one request.
  *
  * A guest has the same user as these programs, and may be root. So no reply is trusted for more than it is: each is
- * bounded, is read strictly, and says nothing that a guest couldn't have brought about by honest means, as the file or the
- * exit code is its own. What it can't do is to get between us and them by its startup files or its PATH.
+ * bounded, is read strictly, and says nothing that a guest couldn't have brought about by honest means, as the file or
+ * the exit code is its own. What it can't do is to get between us and them by its startup files or its PATH.
+ *
+ * @since 0.1.0
  */
 import * as Duration from "effect/Duration"
+import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import { type CapturedOutput, type ExecLimits, type ExecResult, type FileLimits, FileRead } from "../../Sandbox.ts"
-import type { SandboxFile } from "../../Task.ts"
+import { type CapturedOutput, type ExecLimits, type ExecResult, type FileLimits, FileRead } from "../Sandbox.ts"
+import type { SandboxFile } from "../Task.ts"
 
-/** A program as it is started: the line for the login shell that starts everything there, and its environment. */
+// ----------------------------------------------------------------------------
+// models
+// ----------------------------------------------------------------------------
+
+/**
+ * A program as it is started: the line for the shell that starts everything there, and its environment.
+ *
+ * @since 0.1.0
+ * @category models
+ */
 export interface Launch {
   /** Opens every line of the reply, so that nothing else in the output is taken for it. */
   readonly mark: string
@@ -27,11 +39,25 @@ export interface Launch {
   readonly outputCap: number
 }
 
+/**
+ * What a program said.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Reply {
+  /** It ran at all: there is a Python. */
+  readonly isReady: boolean
+  /** Its reply, if that came. */
+  readonly fields: Option.Option<ReadonlyArray<string>>
+}
+
 // ----------------------------------------------------------------------------
 // programs
 // ----------------------------------------------------------------------------
 
-// The first line of a reply says that there is a Python to give one; the second is the reply.
+// The first line of a reply says that there is a Python to give one; the second is the reply. That of a command has a
+// third, which says that the second is whole, where line breaks can't be relied on.
 const preamble = String.raw`
 import os, sys
 from binascii import a2b_base64, b2a_base64
@@ -47,8 +73,8 @@ def parcel(count):
 say(b"ready")
 `
 
-// Three processes: this one, which envd knows; the command, in a session of its own; and between them a watchdog that kills
-// the session if this one dies first, as it does when the host kills it.
+// Three processes: this one, which the shell knows; the command, in a session of its own; and between them a watchdog
+// that kills the session if this one dies first, as it does when the host kills it.
 const runner = String.raw`${preamble}
 import select, signal, time
 limit, cap = float(sys.argv[2]), int(sys.argv[3])
@@ -69,6 +95,7 @@ class Capture:
 
 def end(code, killed, out, err):
     say(b"end", b"%d" % code, b"%d" % killed, *out.fields(), *err.fields())
+    say(b"over")
     os._exit(0)
 
 def slay(session):
@@ -213,8 +240,8 @@ for fd, stream in streams.items():
 end(code, killed, out, err)
 `
 
-// The path is walked one part at a time, each opened relative to the one before, and never through a link. What is read is
-// the very file that was looked at, whatever has its name by then. Naming a file opens nothing: a FIFO would wait.
+// The path is walked one part at a time, each opened relative to the one before, and never through a link. What is read
+// is the very file that was looked at, whatever has its name by then. Naming a file opens nothing: a FIFO would wait.
 const reader = String.raw`${preamble}
 import stat
 path, most = os.fsencode(sys.argv[2]), int(sys.argv[3])
@@ -253,8 +280,8 @@ except OSError as error:
 say(*answer)
 `
 
-// Files that envd has put aside get their places: by renaming, which replaces what is there and neither opens nor follows
-// it, and with their permissions.
+// Files that have been put aside get their places: by renaming, which replaces what is there and neither opens nor
+// follows it, and with their permissions.
 const placer = String.raw`${preamble}
 aside = sys.argv[2]
 fields = parcel(int(sys.argv[3])).split(b"\0")
@@ -286,11 +313,12 @@ const quote = (word: string): string => `'${word.replaceAll("'", "'\\''")}'`
 const parcelSize = 96 * 1024
 const largestParcel = 1024 * 1024
 
+// Not Effect's own encoder: it takes 300 times as long, and a command can have a megabyte.
 const parcels = (content: Uint8Array): ReadonlyArray<string> =>
   Buffer.from(content).toString("base64").match(new RegExp(`.{1,${parcelSize}}`, "gs")) ?? []
 
-// envd starts a login shell, which would read the guest's startup files first: so it gets no home. Neither is Python
-// looked for where the guest could put one of its own, unless there is no other.
+// A login shell, which is what envd starts, would read the guest's startup files first: so it gets no home. Neither is
+// Python looked for where the guest could put one of its own, unless there is no other.
 const launch = (options: {
   readonly mark: string
   readonly program: string
@@ -315,7 +343,20 @@ const launch = (options: {
 
 const encoded = (bytes: number): number => Math.ceil(bytes / 3) * 4 + 32
 
-/** Runs a command line in a bash; none where it is longer than what the kernel takes. */
+/**
+ * A mark that nobody has used yet.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const freshMark: Effect.Effect<string> = Effect.sync(() => globalThis.crypto.randomUUID().replaceAll("-", ""))
+
+/**
+ * Runs a command line in a bash; none where it is longer than what the kernel takes.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
 export const run = (mark: string, command: string, limits: ExecLimits): Option.Option<Launch> => {
   const parcel = new TextEncoder().encode(command)
   return parcel.length > largestParcel ? Option.none() : Option.some(launch({
@@ -327,11 +368,21 @@ export const run = (mark: string, command: string, limits: ExecLimits): Option.O
   }))
 }
 
-/** Reads one file. */
+/**
+ * Reads one file.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
 export const read = (mark: string, path: string, maxBytes: number): Launch =>
   launch({ mark, program: reader, words: [path, String(maxBytes)], replyCap: encoded(maxBytes) + 128 })
 
-/** Puts files from where they were put aside, each under its number, to where they belong. */
+/**
+ * Puts files from where they were put aside, each under its number, to where they belong.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
 export const place = (mark: string, aside: string, files: ReadonlyArray<SandboxFile>): Launch =>
   launch({
     mark,
@@ -343,19 +394,33 @@ export const place = (mark: string, aside: string, files: ReadonlyArray<SandboxF
     replyCap: 128
   })
 
+// What the kernel takes as one argument of a program, its end included.
+const longestArgument = 128 * 1024
+
+/**
+ * The same as one command line for `sh -c`, where no environment can be given; none where it is longer than what the
+ * kernel takes.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const commandLine = ({ environment, line }: Launch): Option.Option<string> => {
+  const variables = Object.entries(environment).map(([name, value]) => `${name}=${quote(value)}`)
+  // `/` is there, whatever a guest did to its home.
+  const all = `cd /; export ${variables.join(" ")}; ${line}`
+  return new TextEncoder().encode(all).length < longestArgument ? Option.some(all) : Option.none()
+}
+
 // ----------------------------------------------------------------------------
 // reading what they reply
 // ----------------------------------------------------------------------------
 
-/** What a program said. */
-export interface Reply {
-  /** It ran at all: there is a Python. */
-  readonly isReady: boolean
-  /** Its reply, if that came. */
-  readonly fields: Option.Option<ReadonlyArray<string>>
-}
-
-/** Finds the reply in an output. */
+/**
+ * Finds the reply in an output.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const replyIn = (mark: string, output: string): Reply => {
   // What isn't ended by a new line was cut off.
   const lines = output.split("\n").slice(0, -1).filter((line) => line.startsWith(`${mark}:`)).map((line) =>
@@ -365,6 +430,20 @@ export const replyIn = (mark: string, output: string): Reply => {
     isReady: lines.length > 0,
     fields: Option.map(Option.fromNullable(lines.find((line) => line !== "ready")), (line) => line.split(":"))
   }
+}
+
+/**
+ * Finds the reply to a command in an output that was trimmed, or joined of pieces with line breaks between them, or
+ * that something was added to.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const replyInText = (mark: string, text: string): Reply => {
+  const [, ...said] = text.replaceAll(/\s+/g, "").split(`${mark}:`)
+  // The last may have anything behind it.
+  const whole = said.slice(0, -1).find((fields) => fields.startsWith("end:"))
+  return { isReady: said.length > 0, fields: Option.map(Option.fromNullable(whole), (fields) => fields.split(":")) }
 }
 
 const Count = Schema.NumberFromString.pipe(Schema.int(), Schema.between(0, Number.MAX_SAFE_INTEGER))
@@ -382,7 +461,12 @@ const decodeEnd = Schema.decodeUnknownOption(End)
 const isCapture = (cap: number) => ({ head, tail, totalBytes }: CapturedOutput): boolean =>
   head.length <= Math.ceil(cap / 2) && tail.length <= Math.floor(cap / 2) && head.length + tail.length <= totalBytes
 
-/** The end of a command, if that is what was replied. */
+/**
+ * The end of a command, if that is what was replied.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const endOf = (fields: ReadonlyArray<string>, { outputCap }: ExecLimits): Option.Option<ExecResult> =>
   decodeEnd(fields).pipe(
     Option.map(([_, exitCode, killedAtLimit, outTotal, outHead, outTail, errTotal, errHead, errTail]) => ({
@@ -401,7 +485,12 @@ const Found = Schema.Union(
 
 const decodeFound = Schema.decodeUnknownOption(Found)
 
-/** What was found at a path, if that is what was replied. */
+/**
+ * What was found at a path, if that is what was replied.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
 export const foundIn = (fields: ReadonlyArray<string>, { maxBytes }: FileLimits): Option.Option<FileRead> =>
   Option.map(decodeFound(fields), (found) =>
     found[0] !== "Bytes"
@@ -409,3 +498,56 @@ export const foundIn = (fields: ReadonlyArray<string>, { maxBytes }: FileLimits)
       : found[1].length > maxBytes
       ? FileRead.TooLarge()
       : FileRead.Bytes({ bytes: found[1] }))
+
+// ----------------------------------------------------------------------------
+// where there is no reply
+// ----------------------------------------------------------------------------
+
+/**
+ * What is missing where a program of ours doesn't even begin.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const noPython = "no python3 runs there: the template needs one as /usr/bin/python3 or /usr/local/bin/python3"
+
+const nothing: CapturedOutput = { head: new Uint8Array(), tail: new Uint8Array(), totalBytes: 0 }
+
+/**
+ * The result of a command whose guest stopped our program: no output, and that of a killed process unless another code
+ * is known.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const stopped = (killedAtLimit: boolean, exitCode = 137): ExecResult => ({
+  stdout: nothing,
+  stderr: nothing,
+  exitCode: exitCode > 0 ? exitCode : 137,
+  killedAtLimit
+})
+
+/**
+ * The result of a command that couldn't be run: as bash says it, with its code for that.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const notRun = (text: string, { outputCap }: ExecLimits): ExecResult => {
+  const bytes = new TextEncoder().encode(`bash: ${text}\n`)
+  return {
+    stdout: nothing,
+    stderr: { head: bytes.slice(0, outputCap), tail: new Uint8Array(), totalBytes: bytes.length },
+    exitCode: 126,
+    killedAtLimit: false
+  }
+}
+
+/**
+ * How long after its limit a command is ended from outside: the limit in the sandbox is the first to act, and where a
+ * guest has stopped what enforces it, the host is.
+ *
+ * @since 0.1.0
+ * @category limits
+ */
+export const grace: Duration.Duration = Duration.seconds(2)
