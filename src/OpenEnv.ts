@@ -1,5 +1,6 @@
 /**
- * Episodes for OpenEnv clients: a server that speaks WebSocket, HTTP and MCP, over the `Episode` service.
+ * Environments for OpenEnv clients: a server that speaks WebSocket, HTTP and MCP, over the `Episode` service, or with a bare
+ * terminal over `Sandboxes`.
  *
  * @since 0.1.0
  */
@@ -12,13 +13,17 @@ import type * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import type { Episode } from "./Episode.ts"
 import * as Connection from "./OpenEnv/Connection.ts"
+import type { Kind } from "./OpenEnv/Environment.ts"
+import * as EpisodeEnvironment from "./OpenEnv/EpisodeEnvironment.ts"
 import * as Guards from "./OpenEnv/Guard.ts"
 import * as Routes from "./OpenEnv/Routes.ts"
 import * as Sessions from "./OpenEnv/Sessions.ts"
+import * as TerminusEnvironment from "./OpenEnv/TerminusEnvironment.ts"
 import type { Handshake, HandshakeAnswer, ListenFailed } from "./OpenEnv/Transport.ts"
 import { Transport } from "./OpenEnv/Transport.ts"
 import type { LedgerEntry } from "./Sandbox/Ledger.ts"
 import { Ledger } from "./Sandbox/Ledger.ts"
+import type { Sandboxes } from "./Sandbox/Sandboxes.ts"
 import type { Task } from "./Task.ts"
 
 export type { ListenFailed }
@@ -28,23 +33,23 @@ export type { ListenFailed }
 // ----------------------------------------------------------------------------
 
 /**
+ * What every server can be told.
+ *
  * @since 0.1.0
  * @category models
  */
-export interface Options {
+export interface ServerOptions {
   /** Default `127.0.0.1`. Any other than this machine's own loopback needs a token. */
   readonly host?: string | undefined
-  /** 0 for a free one. Default 8010. */
+  /** 0 for a free one. Default 8010; 8000 for Terminus. */
   readonly port?: number | undefined
   /** What a client has to know. Default: nothing. */
   readonly token?: Redacted.Redacted | undefined
-  /** How many sessions there may be at a time; each can hold one sandbox. Default 2. */
+  /** How many sessions there may be at a time; each can hold one sandbox. Default 2; 4 for Terminus. */
   readonly maxSessions?: number | undefined
-  /** For a reset that names no task. Default: none, so that every reset has to. */
-  readonly task?: Task | undefined
   /**
    * Arguments of `reset` that are taken and ignored, because trainers pass on every column of their dataset. Any other
-   * that isn't `task`, `seed` or `episode_id` is refused. Default: see `defaults`.
+   * that the environment doesn't know is refused. Default: see `defaults`.
    */
   readonly columns?: ReadonlyArray<string> | undefined
   /** How long a session may do nothing. Default 15 minutes. */
@@ -61,6 +66,28 @@ export interface Options {
   readonly maxFrameBytes?: number | undefined
   /** The longest command. Default 96 KiB: Linux takes no argument of more than 128. */
   readonly maxCommandBytes?: number | undefined
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options extends ServerOptions {
+  /** For a reset that names no task. Default: none, so that every reset has to. */
+  readonly task?: Task | undefined
+}
+
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface TerminusOptions extends ServerOptions {
+  /** After this long the provider ends a sandbox by itself. Default 300 seconds. */
+  readonly lifetime?: Duration.DurationInput | undefined
+  /** How long one command may take; then it is killed. Default 120 seconds. */
+  readonly commandLimit?: Duration.DurationInput | undefined
+  /** What is kept of each stream of a command, in bytes; the middle of more is left out. Default 1 MiB. */
+  readonly outputCap?: number | undefined
 }
 
 /**
@@ -81,6 +108,21 @@ export const defaults = {
   shutdownTimeout: Duration.seconds(60),
   maxFrameBytes: 8 * 1024 * 1024,
   maxCommandBytes: 96 * 1024
+} as const
+
+/**
+ * The same for a server of Terminus.
+ *
+ * @since 0.1.0
+ * @category defaults
+ */
+export const terminusDefaults = {
+  ...defaults,
+  port: 8000,
+  maxSessions: 4,
+  lifetime: Duration.seconds(300),
+  commandLimit: Duration.seconds(120),
+  outputCap: 1024 * 1024
 } as const
 
 // ----------------------------------------------------------------------------
@@ -127,11 +169,11 @@ export class OpenEnvServer extends Context.Tag("episode/OpenEnv/OpenEnvServer")<
 // layers
 // ----------------------------------------------------------------------------
 
-type Given = { readonly [K in keyof Options]: Exclude<Options[K], undefined> }
+type Given<A> = { readonly [K in keyof A]: Exclude<A[K], undefined> }
 
-const given = (options: Options): Given =>
+const given = <A extends ServerOptions>(options: A): Given<A> =>
   // The same fields, without those that are undefined.
-  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Given
+  Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined)) as Given<A>
 
 const handshake =
   (guard: Guards.Guard, connection: Connection.Options) =>
@@ -157,8 +199,56 @@ const handshake =
       }
     })
 
+type Settings = Given<Required<Omit<ServerOptions, "token">>> & Pick<ServerOptions, "token">
+
+// A server of any environment.
+const serving = <E, R>(settings: Settings, environment: Effect.Effect<Kind, E, R>) =>
+  Layer.scoped(
+    OpenEnvServer,
+    Effect.gen(function*() {
+      const ledger = yield* Ledger
+      const transport = yield* Transport
+      const token = Option.fromNullable(settings.token)
+      if (Option.isNone(token) && !Guards.isLoopback(settings.host)) {
+        return yield* new TokenRequired({ host: settings.host })
+      }
+      yield* Effect.addFinalizer(() =>
+        Effect.flatMap(ledger.open, (left) =>
+          left.length === 0 ? Effect.void : Effect.logWarning("sandboxes that are not proved gone", left))
+      )
+      const kind = yield* environment
+      const sessions = yield* Sessions.make({
+        kind,
+        maxSessions: settings.maxSessions,
+        idleTimeout: Duration.decode(settings.idleTimeout),
+        detachedTimeout: Duration.decode(settings.detachedTimeout),
+        shutdownTimeout: Duration.decode(settings.shutdownTimeout)
+      })
+      const guard = yield* Guards.make({ host: settings.host, token })
+      const { app } = yield* Routes.make({ kind, sessions, guard, ledger, maxFrameBytes: settings.maxFrameBytes })
+      const { host, port } = yield* transport.listen({
+        host: settings.host,
+        port: settings.port,
+        maxFrameBytes: settings.maxFrameBytes,
+        http: app,
+        handshake: handshake(guard, {
+          sessions,
+          pingInterval: Duration.decode(settings.pingInterval),
+          pingTimeout: Duration.decode(settings.pingTimeout)
+        })
+      })
+      return {
+        host,
+        port,
+        url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
+        sessions: sessions.count,
+        open: ledger.open
+      }
+    })
+  )
+
 /**
- * A server. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't proved gone
+ * A server of episodes. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't proved gone
  * within `shutdownTimeout` is logged, and stands in the ledger.
  *
  * @example
@@ -192,49 +282,54 @@ const handshake =
  */
 export const layer = (
   options: Options = {}
-): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Episode | Ledger | Transport> =>
-  Layer.scoped(
-    OpenEnvServer,
-    Effect.gen(function*() {
-      const settings = { ...defaults, ...given(options) }
-      const ledger = yield* Ledger
-      const transport = yield* Transport
-      const token = Option.fromNullable(options.token)
-      if (Option.isNone(token) && !Guards.isLoopback(settings.host)) {
-        return yield* new TokenRequired({ host: settings.host })
-      }
-      yield* Effect.addFinalizer(() =>
-        Effect.flatMap(ledger.open, (left) =>
-          left.length === 0 ? Effect.void : Effect.logWarning("sandboxes that are not proved gone", left))
-      )
-      const sessions = yield* Sessions.make({
-        task: Option.fromNullable(options.task),
-        columns: new Set(settings.columns),
-        maxSessions: settings.maxSessions,
-        maxCommandBytes: settings.maxCommandBytes,
-        idleTimeout: Duration.decode(settings.idleTimeout),
-        detachedTimeout: Duration.decode(settings.detachedTimeout),
-        shutdownTimeout: Duration.decode(settings.shutdownTimeout)
-      })
-      const guard = yield* Guards.make({ host: settings.host, token })
-      const { app } = yield* Routes.make({ sessions, guard, ledger, maxFrameBytes: settings.maxFrameBytes })
-      const { host, port } = yield* transport.listen({
-        host: settings.host,
-        port: settings.port,
-        maxFrameBytes: settings.maxFrameBytes,
-        http: app,
-        handshake: handshake(guard, {
-          sessions,
-          pingInterval: Duration.decode(settings.pingInterval),
-          pingTimeout: Duration.decode(settings.pingTimeout)
-        })
-      })
-      return {
-        host,
-        port,
-        url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
-        sessions: sessions.count,
-        open: ledger.open
-      }
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Episode | Ledger | Transport> => {
+  const settings = { ...defaults, ...given(options) }
+  return serving(
+    settings,
+    EpisodeEnvironment.make({
+      task: Option.fromNullable(settings.task),
+      columns: new Set(settings.columns),
+      maxCommandBytes: settings.maxCommandBytes
     })
   )
+}
+
+/**
+ * A server of the native Terminus environment: a bare terminal, with setup and verify commands that the client brings. Its
+ * reward is no score of ours, because it is found out where the policy worked. At the server's end all is as with `layer`.
+ *
+ * @example
+ * ```ts
+ * import * as Layer from "effect/Layer"
+ * import * as OpenEnv from "episode/OpenEnv"
+ * import * as NodeTransport from "episode/OpenEnv/NodeTransport"
+ * import * as Ledger from "episode/Sandbox/Ledger"
+ * import * as Local from "episode/Sandbox/Local"
+ * import * as Sandboxes from "episode/Sandbox/Sandboxes"
+ *
+ * const server = OpenEnv.layerTerminus({ port: 0, lifetime: "10 minutes" }).pipe(
+ *   Layer.provide(NodeTransport.layer),
+ *   Layer.provide(Sandboxes.layer),
+ *   Layer.provide(Ledger.layerMemory),
+ *   Layer.provide(Local.layer())
+ * )
+ * ```
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layerTerminus = (
+  options: TerminusOptions = {}
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Sandboxes | Ledger | Transport> => {
+  const settings = { ...terminusDefaults, ...given(options) }
+  return serving(
+    settings,
+    TerminusEnvironment.make({
+      columns: new Set(settings.columns),
+      maxCommandBytes: settings.maxCommandBytes,
+      lifetime: Duration.decode(settings.lifetime),
+      commandLimit: Duration.decode(settings.commandLimit),
+      outputCap: settings.outputCap
+    })
+  )
+}

@@ -25,6 +25,7 @@ export const overview =
   episode doctor [--provider e2b]    what a provider needs, and what is missing here
   episode serve e2b [--port N]       sandboxes of this machine, for every program that speaks E2B
   episode serve openenv [--port N]   episodes, for every program that speaks OpenEnv
+  episode serve terminus [--port N]  bare terminals with verify commands, for the same programs
   episode completions bash|fish|zsh  completions for a shell
 
 Every command has a --help of its own. Exit codes: 0 done, also with a score of 0; 1 not what was

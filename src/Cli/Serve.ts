@@ -12,6 +12,7 @@ import * as Schema from "effect/Schema"
 import type * as E2bServer from "../E2bServer.ts"
 import { NotReady } from "./Exit.ts"
 import { openenv } from "./ServeOpenEnv.ts"
+import { terminus } from "./ServeTerminus.ts"
 
 const flags = {
   port: Options.integer("port").pipe(
@@ -76,5 +77,5 @@ const e2b = Command.make("e2b", flags, ({ host, port }) =>
 
 export const serve = Command.make("serve").pipe(
   Command.withDescription("Offer sandboxes to other programs"),
-  Command.withSubcommands([e2b, openenv])
+  Command.withSubcommands([e2b, openenv, terminus])
 )

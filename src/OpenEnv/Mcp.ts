@@ -11,7 +11,6 @@ import * as Option from "effect/Option"
 import * as Predicate from "effect/Predicate"
 import * as Schema from "effect/Schema"
 import type { EnvironmentError } from "./Environment.ts"
-import { tools } from "./Environment.ts"
 import type { CapacityReached, Held, SessionRefused, Sessions } from "./Sessions.ts"
 import * as Wire from "./Wire.ts"
 
@@ -41,9 +40,9 @@ const isId = Schema.is(Wire.RpcId)
 // The id of a request that is otherwise no request, for the client to find it by.
 const idOf = (value: unknown): Wire.RpcId => Predicate.hasProperty(value, "id") && isId(value.id) ? value.id : null
 
-const toolsList: typeof Wire.ToolsListResult.Type = {
+const toolsList = ({ tools }: Sessions): typeof Wire.ToolsListResult.Type => ({
   tools: tools.map(({ description, input_schema, name }) => ({ name, description, inputSchema: input_schema }))
-}
+})
 
 /**
  * @since 0.1.0
@@ -104,7 +103,7 @@ export const handle = (
 
   switch (method) {
     case "tools/list":
-      return Effect.succeed(reply(id, toolsList))
+      return Effect.succeed(reply(id, toolsList(sessions)))
     case "tools/call": {
       const call = toolsCall(params)
       if (Either.isLeft(call)) {

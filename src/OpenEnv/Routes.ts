@@ -1,5 +1,5 @@
 /**
- * The HTTP side: what a server says of itself, MCP, and the page.
+ * The HTTP side: what a server says of itself, MCP, and the page of an environment that has one.
  *
  * `POST /reset` and `POST /step` belong to no session. Upstream runs them on an environment that is made for the request and
  * thrown away; here that would be a sandbox each time, so they are refused and never allocate.
@@ -20,10 +20,9 @@ import * as Schema from "effect/Schema"
 import { version } from "../internal/version.ts"
 import type { Ledger } from "../Sandbox/Ledger.ts"
 import { LedgerEntry } from "../Sandbox/Ledger.ts"
-import { idleState } from "./Environment.ts"
+import type { Kind } from "./Environment.ts"
 import type { Guard } from "./Guard.ts"
 import * as Mcp from "./Mcp.ts"
-import * as Page from "./Page.ts"
 import type { Sessions } from "./Sessions.ts"
 import * as Wire from "./Wire.ts"
 
@@ -32,6 +31,7 @@ import * as Wire from "./Wire.ts"
  * @category models
  */
 export interface Options {
+  readonly kind: Kind
   readonly sessions: Sessions
   readonly guard: Guard
   readonly ledger: typeof Ledger.Service
@@ -50,34 +50,29 @@ const respond = <A, I>(
 }
 
 const health = respond(Wire.Health)
-const state = respond(Wire.EpisodeState)
+const state = respond(Wire.State)
 const rpc = respond(Wire.RpcReply)
 const problem = respond(Wire.Problem)
 
-const metadata = respond(Wire.Metadata)({
-  name: "episode",
-  description:
-    "Code-repair episodes in disposable sandboxes: repair a program in a terminal, submit it, get a score of 0 or 1.",
+const metadata = respond(Wire.Metadata)
+const schemas = respond(Wire.Schemas)
+
+const about = ({ description, name }: Kind): typeof Wire.Metadata.Type => ({
+  name,
+  description,
   readme_content: null,
   version,
   author: null,
   documentation_url: null
 })
 
-const schemas = respond(Wire.Schemas)({
-  action: { ...JSONSchema.make(Wire.Action) },
-  observation: { ...JSONSchema.make(Wire.StepObservation) },
-  reset_observation: { ...JSONSchema.make(Wire.ResetObservation) },
-  state: { ...JSONSchema.make(Wire.EpisodeState) }
-})
-
 // ----------------------------------------------------------------------------
 // the description
 // ----------------------------------------------------------------------------
 
-const json = <A, I>(schema: Schema.Schema<A, I>) => ({
-  content: { "application/json": { schema: JSONSchema.make(schema) } }
-})
+const content = (schema: Readonly<Record<string, unknown>>) => ({ content: { "application/json": { schema } } })
+
+const json = <A, I>(schema: Schema.Schema<A, I>) => content({ ...JSONSchema.make(schema) })
 
 const ok = <A, I>(schema: Schema.Schema<A, I>) => ({ "200": { description: "OK", ...json(schema) } })
 
@@ -86,7 +81,7 @@ const stateless = {
   "422": { description: "Not valid", ...json(Wire.Problem) }
 }
 
-const openApi = {
+const openApi = (kind: Kind) => ({
   openapi: "3.1.0",
   // The version of the HTTP interface, which clients go by; not that of this package.
   info: { title: "OpenEnv Environment HTTP API", version: "1.0.0" },
@@ -94,8 +89,13 @@ const openApi = {
     "/health": { get: { summary: "Whether the server is well", responses: ok(Wire.Health) } },
     "/metadata": { get: { summary: "What this environment is", responses: ok(Wire.Metadata) } },
     "/schema": { get: { summary: "The forms of actions, observations and states", responses: ok(Wire.Schemas) } },
-    "/state": { get: { summary: "The state outside of a session", responses: ok(Wire.EpisodeState) } },
-    "/reset": { post: { summary: "Refused", requestBody: json(Wire.ResetArguments), responses: stateless } },
+    "/state": {
+      get: {
+        summary: "The state outside of a session",
+        responses: { "200": { description: "OK", ...content(kind.schemas.state) } }
+      }
+    },
+    "/reset": { post: { summary: "Refused", requestBody: content(kind.reset.schema), responses: stateless } },
     "/step": { post: { summary: "Refused", requestBody: json(Wire.StepRequest), responses: stateless } },
     "/mcp": {
       post: {
@@ -106,9 +106,9 @@ const openApi = {
     },
     "/ledger": { get: { summary: "Sandboxes that aren't proved gone", responses: { "200": { description: "OK" } } } }
   }
-}
+})
 
-const description = respond(Schema.Unknown)(openApi)
+const description = respond(Schema.Unknown)
 
 // ----------------------------------------------------------------------------
 // requests
@@ -133,9 +133,8 @@ const sessionless = problem({
     + "session with openenv/session/create at /mcp"
 }, 409)
 
-const refuse = <A, I>(body: ReturnType<typeof bodyOf>, schema: Schema.Schema<A, I>) => {
-  const decode = Wire.strict(schema)
-  return Effect.map(body, (text) => {
+const refuse = (body: ReturnType<typeof bodyOf>, decode: Kind["reset"]["decode"]) =>
+  Effect.map(body, (text) => {
     if (Option.isNone(text)) {
       return unreadable
     }
@@ -148,7 +147,16 @@ const refuse = <A, I>(body: ReturnType<typeof bodyOf>, schema: Schema.Schema<A, 
     )
     return Either.match(read, { onLeft: (detail) => problem({ detail }, 422), onRight: () => sessionless })
   })
-}
+
+const pages = ({ page }: Kind): HttpRouter.HttpRouter =>
+  Option.match(page, {
+    onNone: () => HttpRouter.empty,
+    onSome: (page) =>
+      HttpRouter.empty.pipe(
+        HttpRouter.get("/", HttpServerResponse.redirect("/web")),
+        HttpRouter.get("/web", Effect.succeed(page))
+      )
+  })
 
 const Ledgers = Schema.Struct({ open: Schema.Array(LedgerEntry) })
 
@@ -160,12 +168,10 @@ const ledger = respond(Ledgers)
  */
 export const make = (options: Options): Effect.Effect<{ readonly app: HttpApp.Default }> =>
   Effect.gen(function*() {
-    const page = yield* Page.make
+    const { kind } = options
     const open = options.ledger.open
     const body = bodyOf(options.maxFrameBytes)
-    const router = yield* HttpRouter.empty.pipe(
-      HttpRouter.get("/", HttpServerResponse.redirect("/web")),
-      HttpRouter.get("/web", Effect.succeed(page)),
+    const router = yield* pages(kind).pipe(
       HttpRouter.get(
         "/health",
         Effect.map(open, (entries) =>
@@ -175,13 +181,13 @@ export const make = (options: Options): Effect.Effect<{ readonly app: HttpApp.De
               : "healthy"
           }))
       ),
-      HttpRouter.get("/metadata", Effect.succeed(metadata)),
-      HttpRouter.get("/schema", Effect.succeed(schemas)),
-      HttpRouter.get("/openapi.json", Effect.succeed(description)),
-      HttpRouter.get("/state", Effect.succeed(state(idleState))),
+      HttpRouter.get("/metadata", Effect.succeed(metadata(about(kind)))),
+      HttpRouter.get("/schema", Effect.succeed(schemas(kind.schemas))),
+      HttpRouter.get("/openapi.json", Effect.succeed(description(openApi(kind)))),
+      HttpRouter.get("/state", Effect.succeed(state(kind.idle))),
       HttpRouter.get("/ledger", Effect.map(open, (entries) => ledger({ open: entries }))),
-      HttpRouter.post("/reset", refuse(body, Wire.ResetArguments)),
-      HttpRouter.post("/step", refuse(body, Wire.StepRequest)),
+      HttpRouter.post("/reset", refuse(body, kind.reset.decode)),
+      HttpRouter.post("/step", refuse(body, Wire.strict(Wire.StepRequest))),
       HttpRouter.post(
         "/mcp",
         Effect.flatMap(

@@ -14,9 +14,7 @@ import * as Option from "effect/Option"
 import * as Schedule from "effect/Schedule"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
-import { Episode } from "../Episode.ts"
-import type { Environment, Options as EnvironmentOptions } from "./Environment.ts"
-import * as Environments from "./Environment.ts"
+import type { Environment, Kind } from "./Environment.ts"
 
 // ----------------------------------------------------------------------------
 // errors
@@ -81,6 +79,8 @@ export interface Held {
  * @category models
  */
 export interface Sessions {
+  /** The tools of every session. */
+  readonly tools: Kind["tools"]
   readonly count: Effect.Effect<number>
   /** A session that no socket is attached to yet. */
   readonly create: Effect.Effect<Held, CapacityReached | SessionRefused>
@@ -97,7 +97,9 @@ export interface Sessions {
  * @since 0.1.0
  * @category models
  */
-export interface Options extends EnvironmentOptions {
+export interface Options {
+  /** What every session has one of. */
+  readonly kind: Kind
   readonly maxSessions: number
   /** How long a session with a socket may do nothing. */
   readonly idleTimeout: Duration.Duration
@@ -126,7 +128,6 @@ interface Entry extends Held {
  * @category constructors
  */
 export const make = Effect.fnUntraced(function*(options: Options) {
-  const { open } = yield* Episode
   // Looked at and changed only where nothing else can run in between.
   const entries = new Map<string, Entry>()
   let taken = 0
@@ -151,7 +152,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   const start = Effect.fnUntraced(function*(attached: boolean) {
     yield* takePlace
     const own = yield* Scope.make()
-    const environment = yield* Effect.flatMap(Scope.extend(open, own), (session) => Environments.make(session, options))
+    const environment = yield* Scope.extend(options.kind.open, own)
     const ending = yield* Deferred.make<void>()
     const id = yield* Effect.sync(() => globalThis.crypto.randomUUID())
     const end = yield* Scope.close(own, Exit.void).pipe(
@@ -239,6 +240,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   )
 
   const sessions: Sessions = {
+    tools: options.kind.tools,
     count: Effect.sync(() => taken),
     create: start(false),
     own: Effect.acquireRelease(start(true), finish),

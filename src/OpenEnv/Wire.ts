@@ -62,7 +62,7 @@ export const Action = Schema.Union(ListTools, CallTool)
 export type Action = typeof Action.Type
 
 /**
- * The arguments of `reset` that mean something. What else a request holds is in the index signature.
+ * The arguments of an episode's `reset` that mean something. What else a request holds is in the index signature.
  *
  * @since 0.1.0
  * @category actions
@@ -491,12 +491,14 @@ export const SessionCloseResult = Schema.Struct({
 // ----------------------------------------------------------------------------
 
 /**
+ * What the arguments are is the environment's to say.
+ *
  * @since 0.1.0
  * @category frames
  */
 export const ResetFrame = Schema.Struct({
   type: Schema.Literal("reset"),
-  data: Schema.optionalWith(ResetArguments, exact)
+  data: Schema.optionalWith(Anything, exact)
 })
 
 /**

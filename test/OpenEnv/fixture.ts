@@ -1,10 +1,13 @@
 import { HttpServerRequest, HttpServerResponse } from "@effect/platform"
 import { Context, Deferred, Effect, Exit, FiberSet, Layer, Queue, Ref, Schema } from "effect"
+import * as Budgets from "../../src/Budgets.ts"
 import * as OpenEnv from "../../src/OpenEnv.ts"
 import type { ListenOptions, Peer } from "../../src/OpenEnv/Transport.ts"
 import { PeerGone, Transport } from "../../src/OpenEnv/Transport.ts"
 import * as Wire from "../../src/OpenEnv/Wire.ts"
+import type { SandboxProvider } from "../../src/Sandbox.ts"
 import type { Ledger } from "../../src/Sandbox/Ledger.ts"
+import * as Sandboxes from "../../src/Sandbox/Sandboxes.ts"
 import type * as Simulated from "../../src/Sandbox/Simulated.ts"
 import shipped from "../../task.json" with { type: "json" }
 import type { Setting } from "../Episode/fixture.ts"
@@ -112,21 +115,42 @@ export { shipped }
 
 export interface Place extends Setting, OpenEnv.Options {}
 
-export type Outside = Simulated.World | Ledger | Network
+export interface TerminusPlace extends Setting, OpenEnv.TerminusOptions {}
 
-/** A server over simulated sandboxes, in virtual time. The world and the network outlive the server. */
-export const served = <A, E>(
-  place: Place,
+export type Outside = Simulated.World | SandboxProvider | Ledger | Network
+
+// The world and the network outlive the server.
+const inPlace = <A, E, F>(
+  place: Setting,
+  server: Layer.Layer<OpenEnv.OpenEnvServer, F, Outside | Transport>,
   test: Effect.Effect<A, E, OpenEnv.OpenEnvServer | Outside>,
-  after: Effect.Effect<void, never, Outside> = Effect.void
-): Effect.Effect<A, E> => {
-  const server = OpenEnv.layer(place).pipe(Layer.provide(inside(place)), Layer.orDie)
-  return Effect.provide(test, server).pipe(
+  after: Effect.Effect<void, never, Outside>
+): Effect.Effect<A, E> =>
+  Effect.provide(test, Layer.orDie(server)).pipe(
     Effect.zipLeft(after),
     Effect.provide(Layer.merge(outside(place), memory)),
     virtually
   )
-}
+
+/** A server over simulated sandboxes, in virtual time. */
+export const served = <A, E>(
+  place: Place,
+  test: Effect.Effect<A, E, OpenEnv.OpenEnvServer | Outside>,
+  after: Effect.Effect<void, never, Outside> = Effect.void
+): Effect.Effect<A, E> => inPlace(place, OpenEnv.layer(place).pipe(Layer.provide(inside(place))), test, after)
+
+/** The same for the native Terminus environment. */
+export const servedTerminus = <A, E>(
+  place: TerminusPlace,
+  test: Effect.Effect<A, E, OpenEnv.OpenEnvServer | Outside>,
+  after: Effect.Effect<void, never, Outside> = Effect.void
+): Effect.Effect<A, E> =>
+  inPlace(
+    place,
+    OpenEnv.layerTerminus(place).pipe(Layer.provide(Sandboxes.layer), Layer.provide(Budgets.layer(place.budgets))),
+    test,
+    after
+  )
 
 // ----------------------------------------------------------------------------
 // clients
