@@ -23,7 +23,7 @@ const check = Command.make(
     run: Options.boolean("run").pipe(
       Options.withDescription("also run it: the program to repair must score 0, and the solution 1")
     ),
-    provider: Episodes.provider,
+    provider: Episodes.source,
     json: Episodes.json,
     receipt: Episodes.receipt
   },

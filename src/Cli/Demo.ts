@@ -23,7 +23,7 @@ const inspect = ({ terminal }: PolicyTools) =>
 
 export const demo = Command.make(
   "demo",
-  { provider: Episodes.provider, json: Episodes.json, receipt: Episodes.receipt },
+  { provider: Episodes.source, json: Episodes.json, receipt: Episodes.receipt },
   (flags) =>
     Effect.gen(function*() {
       const { task } = yield* Files.readTask(
@@ -31,7 +31,7 @@ export const demo = Command.make(
       )
       yield* Episodes.perform(flags, ({ run: episode, screen }) =>
         Effect.gen(function*() {
-          yield* screen.line(`episode ${version}, task ${task.id}, provider ${flags.provider}`)
+          yield* screen.line(`episode ${version}, task ${task.id}, provider ${flags.provider.name}`)
           yield* screen.line(screen.paint("bold", "\nEpisode 1 of 2: the program as it is"))
           const before = yield* episode(task, (tools) => Effect.zipRight(inspect(tools), tools.submit))
           yield* screen.line(screen.paint("bold", "\nEpisode 2 of 2: repaired by a script"))

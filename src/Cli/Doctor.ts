@@ -12,19 +12,38 @@ import * as Screens from "./Screen.ts"
 const marks = { ok: "ok", warning: "warning", failed: "MISSING" } as const
 const styles = { ok: "green", warning: "yellow", failed: "red" } as const
 
+/** What the doctors of all providers say. */
+const Check = Schema.Struct({
+  id: Schema.String,
+  title: Schema.String,
+  status: Schema.Literal("ok", "warning", "failed"),
+  found: Schema.optionalWith(Schema.String, { exact: true }),
+  todo: Schema.optionalWith(Schema.String, { exact: true })
+})
+
+// Loaded when it is needed.
 const doctorOf = {
   local: Effect.promise(() => import("../Sandbox/Local/Doctor.ts")),
   e2b: Effect.promise(() => import("../Sandbox/E2b/Doctor.ts"))
 }
 
+const checksOf = (source: Episodes.Source) =>
+  Effect.gen(function*() {
+    if (source.name !== "openenv") {
+      return yield* (yield* doctorOf[source.name]).checks
+    }
+    const { check } = yield* Effect.promise(() => import("./DoctorOpenEnv.ts"))
+    const { checks } = yield* doctorOf[yield* Episodes.reachOf(source)]
+    return [yield* check(source.url, yield* Episodes.openenvHeaders), ...(yield* checks)]
+  })
+
 export const doctor = Command.make(
   "doctor",
-  { provider: Episodes.provider, json: Episodes.json },
+  { provider: Episodes.source, json: Episodes.json },
   ({ json, provider }) =>
     Effect.gen(function*() {
       const screen = yield* Screens.make({ json })
-      const { Check, checks } = yield* doctorOf[provider]
-      const found = yield* checks
+      const found: ReadonlyArray<typeof Check.Type> = yield* checksOf(provider)
       if (json) {
         // Encoding what this program made itself can't fail.
         yield* Effect.orDie(Schema.encode(Schema.parseJson(Schema.Array(Check), { space: 2 }))(found)).pipe(
@@ -42,9 +61,9 @@ export const doctor = Command.make(
       const missing = found.filter((check) => check.status === "failed").length
       if (missing > 0) {
         return yield* new NotReady({
-          message: `the ${provider} provider can't run here: ${missing} of ${found.length} checks failed`
+          message: `the ${provider.name} provider can't run here: ${missing} of ${found.length} checks failed`
         })
       }
-      yield* screen.line(`the ${provider} provider can run here`)
+      yield* screen.line(`the ${provider.name} provider can run here`)
     })
-).pipe(Command.withDescription("Check what a provider needs, without making a sandbox"))
+).pipe(Command.withDescription("Check what a provider needs; a local one by making a sandbox"))

@@ -5,21 +5,27 @@ import * as HelpDoc from "@effect/cli/HelpDoc"
 import * as Options from "@effect/cli/Options"
 import * as ValidationError from "@effect/cli/ValidationError"
 import * as Clock from "effect/Clock"
+import * as Config from "effect/Config"
+import type { ConfigError } from "effect/ConfigError"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
-import type * as Option from "effect/Option"
+import * as Option from "effect/Option"
+import * as Redacted from "effect/Redacted"
 import * as Ref from "effect/Ref"
 import * as Budgets from "../Budgets.ts"
 import * as Episode from "../Episode.ts"
 import type { InfrastructureError } from "../Episode/Outcome.ts"
 import type { EpisodeReceipt } from "../Episode/Receipt.ts"
 import * as Receipts from "../Episode/Receipt.ts"
+import type { SandboxProvider } from "../Sandbox.ts"
 import * as Ledger from "../Sandbox/Ledger.ts"
 import type { Task } from "../Task.ts"
 import * as Files from "./Files.ts"
 import type { Screen } from "./Screen.ts"
 import * as Screens from "./Screen.ts"
 import * as Telling from "./Telling.ts"
+
+const misused = (message: string) => Effect.fail(ValidationError.invalidValue(HelpDoc.p(message)))
 
 /** A choice whose error says which flag it is about. */
 export const choice = <const Value extends string>(
@@ -31,7 +37,7 @@ export const choice = <const Value extends string>(
     Options.mapEffect((given) => {
       const value = values.find((value) => value === given)
       return value === undefined
-        ? Effect.fail(ValidationError.invalidValue(HelpDoc.p(`--${name} is ${values.join(" or ")}, not '${given}'`)))
+        ? misused(`--${name} is ${values.join(" or ")}, not '${given}'`)
         : Effect.succeed(value)
     })
   )
@@ -41,6 +47,62 @@ export const provider = choice("provider", ["local", "e2b"]).pipe(
   Options.withDescription(
     "where sandboxes come from: Linux namespaces on this machine, or E2B with the key in E2B_API_KEY"
   )
+)
+
+const sandboxes = ["local", "e2b"] as const
+
+/** Where sandboxes come from. */
+export type Source =
+  | { readonly name: typeof sandboxes[number] }
+  | {
+    readonly name: "openenv"
+    readonly url: string
+    /** Which provider reaches the sandboxes of that server, where it was said. */
+    readonly sandboxes: Option.Option<typeof sandboxes[number]>
+  }
+
+// A password there could be read by whoever sees the processes of this machine.
+const isServer = (url: string): boolean =>
+  /^(?:ws|http)s?:[/][/][^/?#@\s]+(?:[/][^?#\s]*)?$/.test(url) && URL.canParse(url)
+
+/** `--provider`, where a Terminus server may make the policies' sandboxes. */
+export const source: Options.Options<Source> = Options.all({
+  provider: choice("provider", [...sandboxes, "openenv"]).pipe(
+    Options.withDefault("local" as const),
+    Options.withDescription(
+      "where sandboxes come from: Linux namespaces on this machine, E2B with the key in E2B_API_KEY, or, for policies, "
+        + "a Terminus server at --openenv-url"
+    )
+  ),
+  url: Options.text("openenv-url").pipe(
+    Options.withPseudoName("url"),
+    Options.optional,
+    Options.withDescription(
+      "with --provider openenv: the Terminus server, such as ws://127.0.0.1:8000; EPISODE_OPENENV_TOKEN is its token"
+    )
+  ),
+  sandboxes: choice("openenv-sandboxes", sandboxes).pipe(
+    Options.optional,
+    Options.withDescription(
+      "with --provider openenv: where that server has its sandboxes, and verifiers run; e2b if there is an E2B_API_KEY"
+    )
+  )
+}).pipe(
+  Options.mapEffect(({ provider, sandboxes, url }) => {
+    if (provider !== "openenv") {
+      return Option.isSome(url) || Option.isSome(sandboxes)
+        ? misused("--openenv-url and --openenv-sandboxes go with --provider openenv")
+        : Effect.succeed<Source>({ name: provider })
+    }
+    return Option.isNone(url)
+      ? misused("--provider openenv needs --openenv-url, the address of a Terminus server such as ws://127.0.0.1:8000")
+      : isServer(url.value)
+      ? Effect.succeed<Source>({ name: provider, url: url.value, sandboxes })
+      : misused(
+        "--openenv-url is a ws, wss, http or https URL without a password, a query or a fragment; "
+          + "a token goes into EPISODE_OPENENV_TOKEN"
+      )
+  })
 )
 
 export const json = Options.boolean("json").pipe(
@@ -54,7 +116,7 @@ export const receipt = Options.text("receipt").pipe(
 )
 
 export interface Flags {
-  readonly provider: "local" | "e2b"
+  readonly provider: Source
   readonly json: boolean
   readonly receipt: Option.Option<string>
 }
@@ -68,6 +130,46 @@ export const providerOf = {
     Effect.map(Effect.promise(() => import("../Sandbox/E2b.ts")), ({ layerFromEnv }) => layerFromEnv())
   )
 }
+
+/** The headers that a server wants to see, if it has a token. */
+export const openenvHeaders: Config.Config<Readonly<Record<string, string>>> = Config.redacted(
+  "EPISODE_OPENENV_TOKEN"
+).pipe(
+  Config.validate({
+    // The message is all that an error shows.
+    message: "a token has no spaces and no characters beyond ASCII",
+    validation: (token) => /^[!-~]+$/.test(Redacted.value(token))
+  }),
+  Config.option,
+  Config.map(Option.match({
+    onNone: () => ({}),
+    onSome: (token) => ({ authorization: `Bearer ${Redacted.value(token)}` })
+  }))
+)
+
+/** Which provider reaches the sandboxes of a Terminus server. */
+export const reachOf = (source: Source & { readonly name: "openenv" }) =>
+  Option.match(source.sandboxes, {
+    onSome: Effect.succeed,
+    onNone: () =>
+      Effect.map(
+        Config.option(Config.nonEmptyString("E2B_API_KEY")),
+        Option.match({ onNone: () => "local" as const, onSome: () => "e2b" as const })
+      )
+  })
+
+export const layerOf = (source: Source): Layer.Layer<SandboxProvider, ConfigError> =>
+  source.name !== "openenv"
+    ? providerOf[source.name]
+    : Layer.unwrapEffect(Effect.gen(function*() {
+      const [TerminusProvider, NodeTransport] = yield* Effect.promise(() =>
+        Promise.all([import("../OpenEnv/TerminusProvider.ts"), import("../OpenEnv/NodeTransport.ts")])
+      )
+      return TerminusProvider.layer({ url: source.url }).pipe(
+        Layer.provide(NodeTransport.layerWebSocketConstructor({ headers: yield* openenvHeaders })),
+        Layer.provide(providerOf[yield* reachOf(source)])
+      )
+    }))
 
 export interface Stage {
   readonly screen: Screen
@@ -90,7 +192,7 @@ export const perform = Effect.fnUntraced(function*<A, E, R>(
   const started = yield* Clock.currentTimeMillis
 
   const layer = Episode.layerWithLedger().pipe(
-    Layer.provide(providerOf[flags.provider]),
+    Layer.provide(layerOf(flags.provider)),
     Layer.provide(Layer.succeed(Ledger.Ledger, ledger)),
     Layer.provide(Budgets.layerFromEnv())
   )

@@ -34,7 +34,7 @@ const flags = {
     Options.optional,
     Options.withDescription("exit with 1 when the score is less")
   ),
-  provider: Episodes.provider,
+  provider: Episodes.source,
   json: Episodes.json,
   receipt: Episodes.receipt
 }
@@ -71,7 +71,7 @@ export const run = Command.make("run", flags, (given) =>
     const { task } = yield* Files.readTask(given.task)
     const policy = yield* policyOf(given, { prompt: task.prompt, taskId: task.id })
     const { outcome } = yield* Episodes.perform(given, ({ run, screen }) =>
-      Effect.zipRight(screen.line(`task ${task.id}, provider ${given.provider}`), run(task, policy)))
+      Effect.zipRight(screen.line(`task ${task.id}, provider ${given.provider.name}`), run(task, policy)))
     if (
       outcome._tag === "Scored" && Option.isSome(given.minScore) && outcome.score < given.minScore.value
     ) {

@@ -14,7 +14,6 @@ import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
 import * as FiberSet from "effect/FiberSet"
 import * as Layer from "effect/Layer"
-import * as Queue from "effect/Queue"
 import * as Http from "node:http"
 import type { Duplex } from "node:stream"
 import * as WS from "ws"
@@ -37,27 +36,26 @@ const closeCodes = { normal: 1000, goingAway: 1001, policyViolation: 1008 } as c
 // sockets
 // ----------------------------------------------------------------------------
 
-interface Waiting {
-  readonly message: string | Uint8Array
-  readonly bytes: number
-}
-
 const makePeer = Effect.fnUntraced(function*(socket: WS.WebSocket, maxWaitingBytes: number) {
   const gone = yield* Deferred.make<void>()
-  const inbox = yield* Queue.unbounded<Waiting>()
-  const waiting = { messages: 0, bytes: 0 }
+  const waiting: Array<string | Uint8Array> = []
+  let waitingBytes = 0
+  let take: ((message: string | Uint8Array) => void) | undefined
   const leave = () => Deferred.unsafeDone(gone, Effect.void)
 
   socket.on("message", (data, isBinary) => {
     // One buffer: `ws` gives others only where its `binaryType` asks for them.
     const buffer = Buffer.isBuffer(data) ? data : Buffer.alloc(0)
-    waiting.messages += 1
-    waiting.bytes += buffer.length
-    if (waiting.messages > maxWaiting || waiting.bytes > maxWaitingBytes) {
+    const message = isBinary ? buffer : buffer.toString("utf8")
+    if (take !== undefined) {
+      take(message)
+      return
+    }
+    waiting.push(message)
+    waitingBytes += buffer.length
+    if (waiting.length > maxWaiting || waitingBytes > maxWaitingBytes) {
       socket.close(closeCodes.policyViolation, "one request at a time")
       leave()
-    } else {
-      inbox.unsafeOffer({ message: isBinary ? buffer : buffer.toString("utf8"), bytes: buffer.length })
     }
   })
   socket.on("close", leave)
@@ -66,10 +64,20 @@ const makePeer = Effect.fnUntraced(function*(socket: WS.WebSocket, maxWaitingByt
 
   const peer: Peer = {
     gone: Deferred.await(gone),
-    receive: Effect.map(Queue.take(inbox), ({ bytes, message }) => {
-      waiting.messages -= 1
-      waiting.bytes -= bytes
-      return message
+    receive: Effect.async((resume) => {
+      const message = waiting.shift()
+      if (message === undefined) {
+        take = (message) => {
+          take = undefined
+          resume(Effect.succeed(message))
+        }
+        return Effect.sync(() => {
+          take = undefined
+        })
+      }
+      waitingBytes -= Buffer.byteLength(message)
+      resume(Effect.succeed(message))
+      return undefined
     }),
     send: (text) =>
       Effect.async<void, PeerGone>((resume) => {
@@ -209,10 +217,15 @@ export const layerWebSocketConstructor = (options: {
   /** Headers of the handshake, such as `authorization`. Default: none. */
   readonly headers?: Readonly<Record<string, string>> | undefined
 } = {}): Layer.Layer<Socket.WebSocketConstructor> =>
-  Layer.succeed(Socket.WebSocketConstructor, (url, protocols) =>
-    // It has all that the platform uses of a browser's WebSocket; the types differ in the events' details.
-    new WS.WebSocket(url, protocols, {
+  Layer.sync(Socket.WebSocketConstructor, () => {
+    const settings = {
       maxPayload: options.maxFrameBytes ?? 16 * 1024 * 1024,
       perMessageDeflate: false,
-      headers: { ...options.headers }
-    }) as unknown as globalThis.WebSocket)
+      headers: { ...options.headers },
+      // Otherwise a server that doesn't answer a close keeps a program from its end for half a minute.
+      closeTimeout: Duration.toMillis(closeTimeout)
+    }
+    return (url, protocols) =>
+      // It has all that the platform uses of a browser's WebSocket; the types differ in the events' details.
+      new WS.WebSocket(url, protocols, settings) as unknown as globalThis.WebSocket
+  })
