@@ -6,8 +6,10 @@ import sys
 
 url, task_path, which = sys.argv[1:4]
 
-with open(task_path, encoding="utf-8") as file:
-    task = json.load(file)
+task = None
+if task_path:
+    with open(task_path, encoding="utf-8") as file:
+        task = json.load(file)
 
 PROGRAM = "/home/user/work/report.py"
 RUN = f"python3 {PROGRAM}"
@@ -68,4 +70,27 @@ async def tools():
     return {"rewards": rewards, "cleanup": cleanup}
 
 
-print(json.dumps(generic() if which == "generic" else asyncio.run(tools())))
+async def terminus():
+    from openenv.core.env_server.mcp_types import CallToolAction
+    from openenv.core.mcp_client import MCPToolClient
+
+    rewards = []
+    async with MCPToolClient(base_url=url) as env:
+        for repair in (False, True):
+            ready = await env.reset(setup=["mkdir -p work", "echo broken > work/file"], verify=["grep -q mended work/file"])
+            assert ready.done is False, ready
+            assert ready.observation.metadata["status"] == "ready", ready
+            assert [tool.name for tool in await env.list_tools()] == ["terminal"]
+            assert await env.call_tool("terminal", command="cat work/file") == "broken"
+            if repair:
+                text = await env.call_tool("terminal", command="echo mended > work/file; exit 3")
+                assert text.startswith("ERROR:"), text
+            await env.call_tool("terminal", command="echo 1 > logs/verifier/reward.txt")
+            answer = CallToolAction(tool_name="terminal", arguments={"final_answer": "done"})
+            end = await env.step(answer)
+            assert end.done is True, end
+            rewards.append(end.reward)
+    return {"rewards": rewards}
+
+
+print(json.dumps(generic() if which == "generic" else asyncio.run(terminus() if which == "terminus" else tools())))
