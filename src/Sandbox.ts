@@ -187,7 +187,9 @@ export class AllocationUncertain extends Schema.TaggedError<AllocationUncertain>
     role: Role,
     /** The value of the `episode.allocation` label. */
     allocation: Schema.String,
-    lifetime: Schema.DurationFromMillis
+    lifetime: Schema.DurationFromMillis,
+    /** What is known of the reason. */
+    detail: Schema.optionalWith(Schema.String, { exact: true })
   }
 ) {
   at(phase: Phase): AllocationUncertain {
@@ -196,6 +198,7 @@ export class AllocationUncertain extends Schema.TaggedError<AllocationUncertain>
   override get message(): string {
     return `it isn't known whether a ${this.role} sandbox was created (${at(this)}); if so it carries the label `
       + `episode.allocation=${this.allocation} and ends by itself within ${Duration.format(this.lifetime)}`
+      + (this.detail === undefined ? "" : `: ${this.detail}`)
   }
 }
 

@@ -298,8 +298,13 @@ export const make = (
       })
 
     const elsewhere = (id: SandboxId) =>
-      `the ${inner.name} provider doesn't know the sandbox of the Terminus server, ${id}: its sandboxes may be `
-      + "somewhere else, and --openenv-sandboxes says where they are looked for"
+      new TransportFailed({
+        operation: "attach",
+        sandboxId: id,
+        detail:
+          `the ${inner.name} provider doesn't know the Terminus server's sandbox ${id}; it may be somewhere else, and `
+          + "--openenv-sandboxes says where it is looked for"
+      })
 
     // What a reset without an observation means. Where the session is still there, it may know of a sandbox.
     const notReset = (held: Held, spec: SandboxSpec, client: Client.Client) =>
@@ -353,7 +358,7 @@ export const make = (
           })
           : misnamed("the Terminus server doesn't say whether its sandbox is ready")
       }
-      const control = yield* Effect.tapErrorTag(adopt(held, id), "SandboxLost", () => Effect.logWarning(elsewhere(id)))
+      const control = yield* Effect.catchTag(adopt(held, id), "SandboxLost", () => elsewhere(id))
       const session = { client, id, control }
       yield* probe(session)
       return handle(session)

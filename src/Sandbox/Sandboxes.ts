@@ -309,7 +309,8 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
             phase: create,
             role: options.role,
             allocation,
-            lifetime: options.lifetime
+            lifetime: options.lifetime,
+            ...("detail" in fault.value && fault.value.detail !== undefined ? { detail: fault.value.detail } : {})
           })
         })
       )

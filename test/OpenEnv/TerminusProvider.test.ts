@@ -578,6 +578,7 @@ describe("a create", () => {
         control: () => Effect.map(Layer.build(Simulated.layer()), Context.get(SandboxProvider))
       })
       assert.deepInclude(failureOf(found), { _tag: "AllocationUncertain" })
+      assert.include(failureOf(found)?.message, "--openenv-sandboxes")
       assert.strictEqual(found.running.length, 1)
       assert.deepStrictEqual(found.open.map((entry) => entry.state), ["uncertain"])
     }))
