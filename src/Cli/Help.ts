@@ -30,7 +30,10 @@ export const overview =
 
 Every command has a --help of its own. Exit codes: 0 done, also with a score of 0; 1 not what was
 expected; 2 wrong usage or an invalid task; 3 an error of the infrastructure; 4 a sandbox isn't
-proved gone; 130 interrupted.`
+proved gone; 130 interrupted.
+
+Sandboxes are local ones, or with --provider e2b those of E2B. --provider openenv lets a native
+Terminus server at --openenv-url make those of policies.`
 
 /** For a flag that no command knows: the one that was meant, if one is near. */
 export const suggestion = <Name extends string, R, E, A>(
