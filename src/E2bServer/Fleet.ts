@@ -92,10 +92,9 @@ export class Fleet extends Context.Tag("episode/E2bServer/Fleet")<Fleet, {
 // The provider's own limit on a lifetime is a backstop.
 const slack = Duration.seconds(30)
 
-// Making one is work for every core, and so is the proof that one is gone. Its turn has to come: whoever asks for another
-// meanwhile is answered at once.
+// Making one is work for every core: whoever asks for another meanwhile is answered at once. An end is mostly waiting.
 const creates = 8
-const endings = 4
+const endings = 64
 
 // What is kept of one sandbox, an hour at one sample in five seconds.
 const samples = 720

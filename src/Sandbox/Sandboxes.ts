@@ -275,7 +275,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
               budget: "allocation",
               limit: budgets.allocation,
               enclosing,
-              paced
+              paced: Option.getOrUndefined(paced)
             }),
             restore,
             Effect.exit
@@ -337,9 +337,9 @@ const strayOf = (sandboxId: SandboxId, record: (fate: Fate) => Effect.Effect<voi
 })
 
 // Creates one after another, each at least `interval` after the one before. How long it held one up, if it did.
-const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<Wait | undefined>> =>
+const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<Option.Option<Wait>>> =>
   Duration.equals(interval, Duration.zero)
-    ? Effect.succeed(Effect.succeed(undefined))
+    ? Effect.succeed(Effect.succeedNone)
     : Effect.zipWith(Effect.makeSemaphore(1), Ref.make(0), (turn, next) =>
       Effect.gen(function*() {
         const asked = yield* Clock.currentTimeMillis
@@ -350,5 +350,7 @@ const makePacer = (interval: Duration.Duration): Effect.Effect<Effect.Effect<Wai
           yield* Ref.set(next, now + Duration.toMillis(interval))
           return now
         }))
-        return begun > asked ? new Wait({ reason: "pacing", milliseconds: begun - asked }) : undefined
+        return begun > asked
+          ? Option.some(new Wait({ reason: "pacing", milliseconds: begun - asked }))
+          : Option.none()
       }))

@@ -17,12 +17,17 @@ import { fileURLToPath } from "node:url"
 import { afterAll, beforeAll, it as vitestIt } from "vitest"
 import { FileRead, SandboxId, SandboxProvider, SandboxUnavailable } from "../../src/Sandbox.ts"
 import * as Local from "../../src/Sandbox/Local.ts"
-import { checks } from "../../src/Sandbox/Local/Doctor.ts"
+import * as Absence from "../../src/Sandbox/Local/Absence.ts"
+import * as Census from "../../src/Sandbox/Local/Census.ts"
+import * as Create from "../../src/Sandbox/Local/Create.ts"
+import { type Check, checks } from "../../src/Sandbox/Local/Doctor.ts"
+import * as Endings from "../../src/Sandbox/Local/Endings.ts"
 import * as Host from "../../src/Sandbox/Local/Host.ts"
 import * as Proc from "../../src/Sandbox/Local/Proc.ts"
 import * as Recipe from "../../src/Sandbox/Local/Recipe.ts"
 import * as Seccomp from "../../src/Sandbox/Local/Seccomp.ts"
 import * as Setup from "../../src/Sandbox/Local/Setup.ts"
+import * as Turns from "../../src/Sandbox/Local/Turns.ts"
 import * as OrdinaryUser from "./ordinaryUser.ts"
 import { at, eventually, limits, policy, providerContract, read, sandbox, sh, text, utf8 } from "./providerContract.ts"
 
@@ -40,12 +45,13 @@ const ordinary = isRoot ? OrdinaryUser.start("test/Sandbox/Local.test.ts") : und
 
 beforeAll(async () => {
   await build({
-    entryPoints: [path.join(here, "Local.victim.ts")],
+    entryPoints: { victim: path.join(here, "Local.victim.ts"), doctor: path.join(here, "Local.doctor.ts") },
     bundle: true,
     platform: "node",
     format: "cjs",
     logLevel: "error",
-    outfile: path.join(scratch, "victim.cjs")
+    outdir: scratch,
+    outExtension: { ".js": ".cjs" }
   })
 }, timeout)
 
@@ -53,6 +59,9 @@ afterAll(() => {
   ordinary?.stop()
   fs.rmSync(scratch, { recursive: true, force: true })
 })
+
+const membersOf = (namespace: string): ReadonlyArray<number> =>
+  Proc.pids().filter((pid) => Proc.namespace(pid) === namespace)
 
 /** Processes of sandboxes: those in another pid namespace than ours. Other tests, and other users, have theirs, too. */
 const inside = (): ReadonlyArray<number> =>
@@ -78,8 +87,7 @@ const allEnd = (before: ReadonlySet<number>) => {
 // The list itself opens one, which is closed by the time it is looked at.
 const openDescriptors = "for fd in /proc/self/fd/*; do [ -L $fd ] && printf '%s ' ${fd##*/}; done; true"
 
-const entry = (id: SandboxId): { readonly pid: number; readonly namespace: string } =>
-  JSON.parse(fs.readFileSync(path.join(directory, `${id}.json`), "utf8"))
+const entry = (id: SandboxId): Recipe.Place => JSON.parse(fs.readFileSync(path.join(directory, `${id}.json`), "utf8"))
 
 /** Another process of this user that uses the provider, and was itself started with a descriptor too many. */
 const another = (wrapper: ReadonlyArray<string> = []) =>
@@ -610,6 +618,130 @@ withLayer(Local.layer({ directory, policyNetwork: "host" }), { excludeTestServic
   }
 )
 
+withLayer(local, { excludeTestServices: true, timeout })("Local: proof", (it) => {
+  it.scoped("many that are deleted at once, with a command each, are all gone", () =>
+    Effect.gen(function*() {
+      const provider = yield* SandboxProvider
+      const machines = yield* Effect.forEach(Array.from({ length: 24 }), () => sandbox(), { concurrency: "unbounded" })
+      const running = yield* Effect.forEach(machines, (machine) =>
+        Effect.fork(
+          Effect.flip(machine.exec("echo >started; sleep 1000", { ...limits, timeLimit: Duration.minutes(5) }))
+        ))
+      yield* Effect.forEach(machines, (machine) =>
+        eventually(Effect.map(read(machine, "/home/user/started"), FileRead.$is("Bytes")), "its command runs"))
+      const namespaces = new Set(machines.map(({ id }) =>
+        entry(id).namespace
+      ))
+      const endings = yield* Endings.make
+      yield* Effect.forEach(machines.slice(12), ({ id }) => {
+        const place = entry(id)
+        // Looked at in the moment in which it is said to be gone.
+        return Effect.map(endings.end(place), (gone) => {
+          const left = membersOf(place.namespace).filter((pid) => !Proc.isDead(Proc.status(pid)))
+          assert.deepStrictEqual({ gone, left }, { gone: true, left: [] })
+        })
+      }, { concurrency: "unbounded" })
+      yield* Effect.forEach(machines, ({ id }) => provider.destroy(id), { concurrency: "unbounded" })
+      assert.deepStrictEqual(
+        inside().filter((pid) => namespaces.has(Proc.namespace(pid) ?? "")),
+        []
+      )
+      for (const { id } of machines) {
+        assert.strictEqual(yield* provider.inspect(id), "absent")
+      }
+      const faults = yield* Effect.forEach(running, Fiber.join)
+      assert.deepStrictEqual([...new Set(faults.map(({ _tag }) => _tag))], ["SandboxLost"])
+    }), timeout)
+
+  it.scoped("one look serves all who asked before it began, and nobody who asked later", () =>
+    Effect.gen(function*() {
+      const [one, other] = yield* Effect.all([Census.take, Census.take], { concurrency: 2 })
+      assert.strictEqual(one, other)
+      const namespace = Proc.namespace(process.pid) ?? ""
+      // At some of these moments the first look is under way, and has passed the new process over.
+      for (let turns = 0; turns < 6; turns++) {
+        yield* Effect.fork(Census.take)
+        yield* Effect.repeatN(Turns.next, turns)
+        const child = yield* Effect.acquireRelease(
+          Effect.sync(() => spawn("sleep", ["1000"], { stdio: "ignore" })),
+          (child) => Effect.sync(() => child.kill("SIGKILL"))
+        )
+        // Red when a look that has begun is given to this question.
+        assert.include((yield* Census.take).members.get(namespace) ?? [], child.pid)
+      }
+    }), timeout)
+
+  it.scoped(
+    "a dead process that its stopped parent hasn't collected keeps a sandbox there, until it is deleted",
+    () =>
+      Effect.gen(function*() {
+        const provider = yield* SandboxProvider
+        const machine = yield* sandbox()
+        const place = entry(machine.id)
+        yield* Effect.fork(machine.exec("sleep 1000", { ...limits, timeLimit: Duration.minutes(5) }))
+        const guests = () => membersOf(place.namespace).filter((pid) => pid !== place.pid)
+        yield* eventually(Effect.sync(() => guests().some((pid) => Proc.name(pid) === "sleep")), "it runs")
+        const parents = guests().map((pid) => Proc.status(pid)?.parent ?? 0).filter((pid) =>
+          Proc.namespace(pid) !== place.namespace
+        )
+        parents.forEach((parent) => Proc.signal(parent, "SIGSTOP"))
+        yield* eventually(Effect.sync(() => parents.every((pid) => Proc.status(pid)?.state === "T")), "it is stopped")
+        Proc.signal(place.pid, "SIGKILL")
+        yield* eventually(
+          Effect.sync(() => guests().every((pid) => Proc.isDead(Proc.status(pid)))),
+          "all but its first process are dead"
+        )
+        assert.isFalse(yield* Absence.isGone(place))
+        assert.strictEqual(yield* provider.inspect(machine.id), "running")
+        yield* provider.destroy(machine.id)
+        assert.strictEqual(yield* provider.inspect(machine.id), "absent")
+        assert.isTrue(yield* Absence.isGone(place))
+      }),
+    timeout
+  )
+
+  it.scoped("a sandbox whose mounts aren't exactly those that were planned isn't made", () =>
+    Effect.gen(function*() {
+      const honest = Create.preparations()
+      const create = (change: (steps: ReadonlyArray<Setup.Step>) => ReadonlyArray<Setup.Step>) =>
+        Create.create({
+          machine: Host.machine(undefined),
+          offline: true,
+          memoryMiB: 512,
+          filesMiB: 256,
+          writableRoot: false,
+          firstId: 0x7000_0000,
+          preparations: {
+            forget: honest.forget,
+            get: (options) => {
+              const prepared = honest.get(options)
+              return prepared === "no-mount-point"
+                ? prepared
+                : { ...prepared, steps: Setup.encode(change(prepared.setup.steps)) }
+            }
+          }
+        })
+      const { bind, noDevices, noSuid, readOnly } = Setup.mountFlags
+      const before = (steps: ReadonlyArray<Setup.Step>, ...more: ReadonlyArray<Setup.Step>) =>
+        steps.flatMap((step) => step[0] === "hostname" ? [...more, step] : [step])
+      const { pid } = yield* create((steps) => steps)
+      assert.isFalse(Proc.isDead(Proc.status(pid)))
+      // Read-only, so that it isn't found for being writable.
+      const extra = yield* Effect.flip(
+        create((steps) => before(steps, ["mount", "x", "mnt", "tmpfs", readOnly | noSuid | noDevices, ""]))
+      )
+      assert.include(extra.detail, "a mount on /mnt came")
+      const again = yield* Effect.flip(
+        create((steps) => before(steps, ["mount", "/dev/null", "dev/zero", "none", bind, ""]))
+      )
+      assert.include(again.detail, "a mount on /dev/zero came")
+      const without = yield* Effect.flip(
+        create((steps) => steps.filter((step) => step[0] !== "mount" || step[2] !== "proc/keys"))
+      )
+      assert.include(without.detail, "no mount on /proc/keys")
+    }), timeout)
+})
+
 class Wrong extends Data.TaggedError("Wrong")<{ readonly found: string }> {}
 
 const traces = Effect.sync(() => ({
@@ -790,11 +922,69 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: processes of on
       assert.strictEqual(error.reason, "template")
     }), timeout)
 
-  it.effect("the doctor finds nothing missing where sandboxes can be made", () =>
+  it.scoped("64 descriptors are enough for a sandbox and its commands", () =>
     Effect.gen(function*() {
-      const failed = (yield* checks).filter(({ status }) => status === "failed")
-      assert.deepStrictEqual(failed, [])
+      const host = yield* another(["sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+      assert.include(yield* host.until("exec"), "confined 2 128 1000\n")
     }), timeout)
+
+  it.effect(
+    "the doctor finds nothing missing where sandboxes can be made, as it makes one",
+    () =>
+      Effect.gen(function*() {
+        const found = yield* checks
+        assert.deepStrictEqual(found.filter(({ status }) => status === "failed"), [])
+        assert.deepStrictEqual(found.at(-1)?.id, "sandbox")
+      }),
+    timeout
+  )
+
+  const doctor = (wrapper: ReadonlyArray<string>) =>
+    Effect.sync(() => {
+      const own = path.join(scratch, "doctor")
+      const [command = "", ...words] = [...wrapper, process.execPath, path.join(scratch, "doctor.cjs")]
+      const { stderr, stdout } = spawnSync(command, words, {
+        encoding: "utf8",
+        env: { PATH: process.env["PATH"], EPISODE_LOCAL_DIRECTORY: own }
+      })
+      assert.strictEqual(stderr, "")
+      assert.isFalse(fs.existsSync(own), "nothing is left")
+      const found: ReadonlyArray<typeof Check.Encoded> = JSON.parse(stdout)
+      return found.filter(({ status }) => status === "failed").map(({ id, todo = "" }) => ({ id, todo }))
+    })
+
+  it.effect("the doctor finds nothing to fail where descriptors are few", () =>
+    Effect.gen(function*() {
+      assert.deepStrictEqual(yield* doctor(["sh", "-c", "ulimit -n 64; exec \"$0\" \"$@\""]), [])
+    }), timeout)
+
+  it.effect("a /proc of another pid namespace is refused, and the doctor sees it", () =>
+    Effect.gen(function*() {
+      const own = isRoot ? [] : ["--user", "--map-current-user"]
+      const wrapper = [...own, "--pid", "--fork", "--kill-child=KILL", "--"]
+      const words = [...wrapper, process.execPath, path.join(scratch, "victim.cjs"), directory]
+      assert.include(spawnSync("unshare", words, { encoding: "utf8" }).stderr, "/proc shows another pid namespace")
+      assert.include((yield* doctor(["unshare", ...wrapper])).map(({ id }) => id), "own-proc")
+    }), timeout)
+
+  for (
+    const [what, wrapper] of [
+      ["of one id", ["unshare", "--user", "--map-root-user", "--"]],
+      ["who can't change ids", ["setpriv", "--bounding-set", "-setuid,-setgid", "--inh-caps", "-all", "--"]]
+    ] as const
+  ) {
+    it.effect.runIf(isRoot)(
+      `the doctor knows by trying that root ${what} makes no sandbox, and says why`,
+      () =>
+        Effect.gen(function*() {
+          const [first, ...others] = yield* doctor(wrapper)
+          assert.deepStrictEqual(others, [])
+          assert.strictEqual(first?.id, "sandbox")
+          assert.match(first?.todo ?? "", /_map: Operation not permitted.*CAP_SETUID/)
+        }),
+      timeout
+    )
+  }
 })
 
 if (ordinary !== undefined) {

@@ -9,6 +9,7 @@ import * as Kill from "./Kill.ts"
 import type { Pipes } from "./Pipes.ts"
 import { enterArguments, type Place } from "./Recipe.ts"
 import * as Spawn from "./Spawn.ts"
+import * as Turns from "./Turns.ts"
 
 export interface Request {
   readonly place: Place
@@ -28,6 +29,9 @@ export interface Outcome {
 }
 
 const SIGKILL_CODE = 137
+
+// With a sandbox all its calls end, and Node tells of all ends at once.
+const turn = Turns.queue()
 
 /** Runs it. It may be interrupted at any time, and is ended then. */
 export const run = (pipes: Pipes, request: Request): Effect.Effect<Outcome, Spawn.HostFailed> =>
@@ -49,6 +53,7 @@ export const run = (pipes: Pipes, request: Request): Effect.Effect<Outcome, Spaw
     yield* Effect.all([stdout.closeWriteEnd, stderr.closeWriteEnd, status.closeWriteEnd])
     child.stdin?.end(request.input)
     const inTime = yield* Spawn.within(child.ended, request.timeLimit)
+    yield* turn
     if (Option.isNone(inTime)) {
       yield* Kill.call(child, request.place)
     }

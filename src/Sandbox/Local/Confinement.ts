@@ -8,7 +8,7 @@
 import type { Interpreter } from "./Host.ts"
 import { type Calls, program } from "./Seccomp.ts"
 
-// Numbers of the kernel. `size` stands for what the sandbox may use in all.
+// Numbers of the kernel; what the host has less of stays less. `size` stands for what the sandbox may use in all.
 const limits: ReadonlyArray<readonly [resource: number, value: number | "size"]> = [
   [4, 0], // core: no dumps
   [6, 128], // nproc, which counts the whole sandbox: a fork bomb ends there
@@ -27,7 +27,9 @@ const CLONE_NEWUSER = 0x10000000
 const perl = (calls: Calls): ReadonlyArray<string> => [
   "-e",
   `my ($filter, $size, $directory, $id) = splice(@ARGV, 0, 4); $filter = pack('H*', $filter);
-sub limit { my ($resource, $value) = @_; my $both = pack('QQ', $value, $value);
+sub limit { my ($resource, $value) = @_; my $both = pack('QQ', 0, 0);
+  syscall(${calls.prlimit}, 0, $resource, 0, $both) == 0 or die 'limit'; my $most = (unpack('QQ', $both))[1];
+  $value = $most if $most < $value; $both = pack('QQ', $value, $value);
   syscall(${calls.prlimit}, 0, $resource, $both, 0) == 0 or die 'limit' }
 umask 022;
 ${limits.map(([resource, value]) => `limit(${resource}, ${value === "size" ? "$size" : value});`).join(" ")}
@@ -61,6 +63,8 @@ code, size, directory, identity = sys.argv[1:5]
 code = bytes.fromhex(code); size = int(size)
 os.umask(0o022)
 for number, value in [${limits.map(([resource, value]) => `(${resource}, ${value})`).join(", ")}]:
+  most = resource.getrlimit(number)[1]
+  if 0 <= most < value: value = most
   resource.setrlimit(number, (value, value))
 try: open('/proc/self/oom_score_adj', 'w').write('1000')
 except OSError: pass

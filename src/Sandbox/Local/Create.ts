@@ -177,18 +177,26 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
       }),
       Predicate.isNotUndefined,
       () => new Spawn.HostFailed({ detail: explain(stderr()) })
-    ).pipe(Effect.tap((place) => audit(place, plan)))
+    ).pipe(Effect.tap((place) => audit(place, prepared)))
   }).pipe(
     // What it was made from may have gone: the next one looks again.
     Effect.tapError(() => Effect.sync(options.preparations.forget))
   )
 
-// Trust nothing: a mount that could be written to, and isn't one of ours, would be the host's.
-const audit = (place: Recipe.Place, plan: Recipe.Plan): Effect.Effect<void, Spawn.HostFailed> =>
-  Effect.flatMap(
-    Spawn.io(() => Recipe.unexpectedlyWritable(readMounts(place.pid), plan)),
-    ([first]) =>
-      first === undefined
-        ? Effect.void
-        : new Spawn.HostFailed({ detail: `${first} of the host was left writable` })
-  )
+// Trust nothing: a mount that isn't one of ours, or could be written to and shouldn't, would be the host's.
+const audit = (place: Recipe.Place, { plan, setup }: Prepared): Effect.Effect<void, Spawn.HostFailed> =>
+  Effect.gen(function*() {
+    const mounts = yield* Spawn.io(() => readMounts(place.pid))
+    const { missing: [missing], surplus: [surplus] } = Recipe.unplannedMounts(mounts, setup)
+    const [writable] = Recipe.unexpectedlyWritable(mounts, plan)
+    const detail = surplus !== undefined
+      ? `a mount on ${surplus} came into the sandbox while it was made`
+      : missing !== undefined
+      ? `the sandbox has no mount on ${missing}`
+      : writable !== undefined
+      ? `${writable} of the host was left writable`
+      : undefined
+    if (detail !== undefined) {
+      return yield* new Spawn.HostFailed({ detail })
+    }
+  })

@@ -4,12 +4,26 @@
  * @since 0.1.0
  */
 import * as Config from "effect/Config"
+import * as ConfigError from "effect/ConfigError"
+import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as fs from "node:fs"
 import * as os from "node:os"
-import { findTool, machine, readMounts, toolPath, tools } from "./Host.ts"
+import * as Local from "../Local.ts"
+import {
+  descriptorLimit,
+  enoughDescriptors,
+  findTool,
+  isOwnProc,
+  machine,
+  readMounts,
+  toolPath,
+  tools
+} from "./Host.ts"
 import * as Proc from "./Proc.ts"
+import { advice } from "./Provider.ts"
 import * as Python from "./Python.ts"
 import * as Seccomp from "./Seccomp.ts"
 import * as Spawn from "./Spawn.ts"
@@ -123,6 +137,29 @@ const python = (found: Python.Python | undefined): Check =>
   found === undefined
     ? not("failed", "python3", "python3", "not in PATH", "install it, or set PATH so that `python3` starts")
     : ok("python3", "python3", found.prefix)
+
+const ownProc = Effect.sync((): Check => {
+  const title = "a /proc of this pid namespace"
+  return isOwnProc() ? ok("own-proc", title) : not(
+    "failed",
+    "own-proc",
+    title,
+    "/proc/self is another process",
+    "the pids in /proc are those of another namespace: mount -t proc proc /proc, or unshare --mount-proc"
+  )
+})
+
+const descriptors = Effect.sync((): Check => {
+  const limit = descriptorLimit()
+  const title = `${enoughDescriptors} descriptors`
+  return limit >= enoughDescriptors ? ok("descriptors", title) : not(
+    "warning",
+    "descriptors",
+    title,
+    `${limit}`,
+    "each command that runs takes some: ulimit -n 1024, or only a few can run at the same time"
+  )
+})
 
 // ----------------------------------------------------------------------------
 // namespaces
@@ -256,8 +293,66 @@ const reaping: Effect.Effect<Check> = Effect.gen(function*() {
     : ok("init", title)
 })
 
+// ----------------------------------------------------------------------------
+// a sandbox
+// ----------------------------------------------------------------------------
+
+const sandboxTitle = "a sandbox: made, used, deleted and gone"
+
+const trialTodo = (message: string, hasPythonOutside: boolean): string | undefined => {
+  const isRoot = process.getuid?.() === 0
+  if (isRoot && /_map|: id [0-9]/.test(message)) {
+    return "root gives every sandbox ids of its own: start where root has CAP_SETUID, CAP_SETGID and all ids, or as an "
+      + "ordinary user"
+  }
+  if (isRoot && hasPythonOutside && /unshare|mount/.test(message)) {
+    return "root needs CAP_SYS_ADMIN to show a Python outside /usr: docker run --cap-add SYS_ADMIN, or set PATH so that "
+      + "`python3` is one below /usr, or start as an ordinary user"
+  }
+  if (/EMFILE|ENFILE/.test(message)) {
+    return "ulimit -n 1024"
+  }
+  return /_map|Operation not permitted|No space left/.test(message) ? reason(message) : undefined
+}
+
+const refused = (message: string, hasPythonOutside = false): Check => {
+  const todo = trialTodo(message, hasPythonOutside)
+  return not("failed", "sandbox", sandboxTitle, message, todo === undefined ? message : `${message}: ${todo}`)
+}
+
+// The only check that knows: each of the others is a guess at what making one takes.
+const trial = (hasPythonOutside: boolean): Effect.Effect<Check> =>
+  Effect.gen(function*() {
+    const provider = yield* Effect.flatMap(Local.config, Local.provider)
+    const { exec, id } = yield* provider.create({
+      role: "policy",
+      lifetime: Duration.minutes(2),
+      network: "offline",
+      labels: { "episode.doctor": "trial" }
+    })
+    const { exitCode } = yield* exec("exit 7", { timeLimit: Duration.seconds(10), outputCap: 0 })
+    yield* provider.destroy(id)
+    const state = yield* provider.inspect(id)
+    return exitCode !== 7
+      ? refused(`\`exit 7\` ended with ${exitCode}`)
+      : state === "absent"
+      ? ok("sandbox", sandboxTitle)
+      : refused("it was deleted, and is there")
+  }).pipe(
+    Effect.scoped,
+    Effect.timeoutOption("1 minute"),
+    Effect.map(Option.getOrElse(() => refused("it took longer than a minute"))),
+    Effect.catchAll((error) =>
+      Effect.succeed(refused(
+        ConfigError.isConfigError(error) ? String(error) : error.message.replace(advice, ""),
+        hasPythonOutside
+      ))
+    )
+  )
+
 /**
- * Looks at everything a local sandbox needs, which takes about a second. It changes nothing.
+ * Looks at everything a local sandbox needs, and, where nothing speaks against it, makes one and deletes it, which takes
+ * about a second. It leaves nothing.
  *
  * @since 0.1.0
  * @category constructors
@@ -269,14 +364,19 @@ export const checks: Effect.Effect<ReadonlyArray<Check>> = Effect.gen(function*(
   }
   const searchPath = yield* Effect.orElseSucceed(Config.nonEmptyString("PATH"), () => toolPath)
   const foundPython = yield* Python.find(searchPath)
-  const before = [
+  const hasPythonOutside = foundPython?.isOutside === true
+  const found = [
     linux,
     yield* kernel,
     yield* missingTools,
     ...(yield* toolOptions),
     python(foundPython),
-    yield* interpreter(foundPython?.isOutside === true ? foundPython.prefix : undefined),
-    ...(yield* switches)
+    yield* interpreter(hasPythonOutside ? foundPython.prefix : undefined),
+    yield* ownProc,
+    yield* descriptors,
+    ...(yield* switches),
+    ...(yield* Effect.forEach(probes, runProbe)),
+    yield* reaping
   ]
-  return [...before, ...(yield* Effect.forEach(probes, runProbe)), yield* reaping]
+  return found.some(({ status }) => status === "failed") ? found : [...found, yield* trial(hasPythonOutside)]
 })

@@ -37,6 +37,19 @@ export const tools: ReadonlyArray<readonly [name: string, from: string]> = [
   ["tar", "tar"]
 ]
 
+/** Whether a pid in `/proc` is the process that we know by that pid. */
+export const isOwnProc = (): boolean => attempt(() => fs.readlinkSync("/proc/self")) === String(process.pid)
+
+/** How many descriptors this process may have. Node takes as many as it may at its start. */
+export const descriptorLimit = (): number => {
+  const limits = attempt(() => fs.readFileSync("/proc/self/limits", "utf8")) ?? ""
+  const [, soft] = /^Max open files\s+([0-9]+)/m.exec(limits) ?? []
+  return soft === undefined ? Infinity : Number(soft)
+}
+
+/** Enough for anything; with fewer than this, none are held in reserve. */
+export const enoughDescriptors = 256
+
 /** A mount as `/proc/PID/mountinfo` lists it. */
 export interface Mount {
   readonly root: string

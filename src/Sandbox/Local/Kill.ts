@@ -1,8 +1,9 @@
 /**
- * Ending a call, everything in a sandbox, or a sandbox itself: from outside, whatever the guest does.
+ * Ending a call, or everything in a sandbox but its first process: from outside, whatever the guest does.
  */
 import * as Effect from "effect/Effect"
 import * as Absence from "./Absence.ts"
+import * as Census from "./Census.ts"
 import * as Proc from "./Proc.ts"
 import { killAllArguments, type Place } from "./Recipe.ts"
 import * as Spawn from "./Spawn.ts"
@@ -13,12 +14,14 @@ const pause = Effect.sleep("10 millis")
 const tryTo = <A>(action: () => A): Effect.Effect<A | undefined> =>
   Effect.orElseSucceed(Spawn.io(action), () => undefined)
 
-// An nsenter stops itself when its child stops, and a child that isn't collected keeps its namespace from ending.
-const continueParents = (place: Place): void => {
-  const members = new Set(Absence.members(place.namespace))
-  for (const member of members) {
+/**
+ * Goes on with what waits for processes of a sandbox. An nsenter stops itself when its child stops, and a child that isn't
+ * collected keeps its namespace from ending.
+ */
+export const continueParents = (census: Census.Census, { namespace }: Place): void => {
+  for (const member of Absence.membersIn(census, namespace)) {
     const parent = Proc.status(member)?.parent
-    if (parent !== undefined && parent > 1 && !members.has(parent)) {
+    if (parent !== undefined && parent > 1 && Proc.namespace(parent) !== namespace) {
       Proc.signal(parent, "SIGCONT")
     }
   }
@@ -29,11 +32,17 @@ interface Known {
   readonly start: string | undefined
 }
 
-const guestsOf = (place: Place): ReadonlyArray<Known> =>
-  Absence.members(place.namespace).filter((pid) => pid !== place.pid).map((pid) => ({
-    pid,
-    start: Proc.status(pid)?.start
-  }))
+const guestsOf = (place: Place): Effect.Effect<ReadonlyArray<Known>, Spawn.HostFailed> =>
+  Effect.flatMap(
+    Census.take,
+    (census) =>
+      Spawn.io(() =>
+        Absence.membersIn(census, place.namespace).filter((pid) => pid !== place.pid).map((pid) => ({
+          pid,
+          start: Proc.status(pid)?.start
+        }))
+      )
+  )
 
 const isLeft = ({ pid, start }: Known): boolean => {
   const found = Proc.status(pid)
@@ -60,32 +69,40 @@ export const guests = (place: Place): Effect.Effect<void> => {
   const loop = (known: ReadonlyArray<Known>, attempts: number): Effect.Effect<void, Spawn.HostFailed> =>
     Effect.gen(function*() {
       yield* Spawn.run(killAllArguments(process.pid, place), { limit: "5 seconds" })
-      yield* tryTo(() => continueParents(place))
+      yield* Effect.ignore(
+        Effect.flatMap(Census.take, (census) => Spawn.io(() => continueParents(census, place)))
+      )
       // A guest may have killed what was to kill it.
       if (!(yield* areGone(known, 50)) && attempts > 1) {
         yield* loop(known, attempts - 1)
       }
     })
-  return Spawn.io(() => guestsOf(place)).pipe(
+  return guestsOf(place).pipe(
     Effect.flatMap((known) => loop(known, 5)),
     Effect.catchAll(({ detail }) => Effect.logWarning("could not end the processes of a sandbox", detail))
   )
 }
 
-const killSession = (child: Spawn.Child): void => {
-  const leaders = Proc.children(child.pid)
-  for (const leader of leaders) {
-    Proc.signal(-leader, "SIGKILL")
-    Proc.signal(leader, "SIGKILL")
-  }
-  // What has left the leader's process group is still of its session.
-  for (const pid of leaders.length > 0 ? Proc.pids() : []) {
-    if (leaders.includes(Proc.status(pid)?.session ?? -1)) {
-      Proc.signal(pid, "SIGKILL")
+const killSession = (child: Spawn.Child, place: Place): Effect.Effect<void, Spawn.HostFailed> =>
+  Effect.gen(function*() {
+    const leaders = yield* Spawn.io(() => Proc.children(child.pid))
+    for (const leader of leaders) {
+      Proc.signal(-leader, "SIGKILL")
+      Proc.signal(leader, "SIGKILL")
     }
-  }
-  Proc.signal(child.pid, "SIGCONT")
-}
+    // What has left the leader's process group is still of its session.
+    if (leaders.length > 0) {
+      const census = yield* Census.take
+      yield* Spawn.io(() => {
+        for (const pid of Absence.membersIn(census, place.namespace)) {
+          if (leaders.includes(Proc.status(pid)?.session ?? -1)) {
+            Proc.signal(pid, "SIGKILL")
+          }
+        }
+      })
+    }
+    Proc.signal(child.pid, "SIGCONT")
+  })
 
 /**
  * Ends one call with everything in its session. Never its nsenter first: the child would go to the host's first process,
@@ -94,7 +111,7 @@ const killSession = (child: Spawn.Child): void => {
 export const call = (child: Spawn.Child, place: Place): Effect.Effect<void> => {
   const loop = (round: number): Effect.Effect<void> =>
     Effect.gen(function*() {
-      yield* tryTo(() => killSession(child))
+      yield* Effect.ignore(killSession(child, place))
       // It may not have forked yet.
       if (yield* Spawn.endsWithin(child, "10 millis")) {
         return
@@ -125,26 +142,4 @@ export const chain = (child: Spawn.Child): Effect.Effect<void> => {
       }
     })
   return Effect.asVoid(Effect.unlessEffect(loop(1), child.hasEnded))
-}
-
-/** Ends a sandbox; whether it is proven gone. */
-export const sandbox = (place: Place): Effect.Effect<boolean> => {
-  const loop = (round: number): Effect.Effect<boolean> =>
-    Effect.gen(function*() {
-      yield* tryTo(() => {
-        if (Absence.isAlive(place)) {
-          Proc.signal(place.pid, "SIGKILL")
-        }
-        if (round > 5) {
-          continueParents(place)
-        }
-      })
-      // The kernel ends and collects everything in the namespace before its first process is dead.
-      yield* Effect.sleep(round > 5 ? "10 millis" : "1 millis")
-      if ((yield* tryTo(() => Absence.isGone(place))) === true) {
-        return true
-      }
-      return round < 500 ? yield* loop(round + 1) : false
-    })
-  return loop(1)
 }

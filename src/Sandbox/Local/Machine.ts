@@ -13,6 +13,7 @@ import { SandboxLost, TransportFailed } from "../../Sandbox.ts"
 import type { Ended, MachineProvider, Program, Running, Usage } from "../Machine.ts"
 import { ProgramRefused } from "../Machine.ts"
 import * as Absence from "./Absence.ts"
+import * as Census from "./Census.ts"
 import * as Conduit from "./Conduit.ts"
 import * as Confinement from "./Confinement.ts"
 import * as Create from "./Create.ts"
@@ -196,7 +197,11 @@ export const make = (settings: {
       }),
       usage: Effect.fn("Local.usage")(function*(sandboxId: SandboxId) {
         const place = yield* locate(sandboxId)
-        return yield* Effect.mapError(Spawn.io(() => usageOf(place)), failed(sandboxId))
+        const members = Effect.map(Census.take, (census) => Absence.membersIn(census, place.namespace))
+        return yield* members.pipe(
+          Effect.flatMap((pids) => Spawn.io(() => usageOf(place, pids))),
+          Effect.mapError(failed(sandboxId))
+        )
       })
     }
   })
@@ -206,10 +211,10 @@ const KIB = 1024
 // Clock ticks of the kernel's user interface: 100 a second on every architecture that has namespaces.
 const ticks = 100
 
-const usageOf = (place: Registry.Entry): Usage => {
+const usageOf = (place: Registry.Entry, pids: ReadonlyArray<number>): Usage => {
   let memoryBytes = 0
   let cpuTicks = 0
-  for (const pid of Absence.members(place.namespace)) {
+  for (const pid of pids) {
     const found = Proc.usage(pid)
     memoryBytes += found?.residentBytes ?? 0
     cpuTicks += found?.cpuTicks ?? 0

@@ -9,6 +9,7 @@ import { Socket } from "node:net"
 import * as path from "node:path"
 import type { CapturedOutput } from "../../Sandbox.ts"
 import { collector } from "../Output.ts"
+import { descriptorLimit, enoughDescriptors } from "./Host.ts"
 import { attempt } from "./Proc.ts"
 import { owner } from "./Registry.ts"
 import { HostFailed, io, run } from "./Spawn.ts"
@@ -39,7 +40,8 @@ export interface Pipes {
 }
 
 // One mkfifo makes many, as starting it is what costs. They are opened and unlinked at once: nothing stays on the disk.
-const batch = 24
+// Where descriptors are few, it makes those of one call.
+const batchOf = (descriptors: number): number => descriptors < enoughDescriptors ? 3 : 24
 
 const close = (descriptor: number): void => fs.closeSync(descriptor)
 
@@ -53,7 +55,7 @@ const open = (file: string): Pipe => {
   }
 }
 
-const makeBatch = (parent: string): Effect.Effect<ReadonlyArray<Pipe>, HostFailed> =>
+const makeBatch = (parent: string, batch: number): Effect.Effect<ReadonlyArray<Pipe>, HostFailed> =>
   Effect.acquireUseRelease(
     io(() => {
       const directory = path.join(parent, `pipes-${owner()}-${randomUUID()}`)
@@ -89,6 +91,7 @@ export const make = (options: {
 }): Effect.Effect<Pipes, never, Scope.Scope> =>
   Effect.gen(function*() {
     const supply: Array<Pipe> = []
+    const batch = batchOf(descriptorLimit())
     yield* Effect.addFinalizer(() =>
       Effect.sync(() => supply.splice(0).forEach(({ readEnd, writeEnd }) => [readEnd, writeEnd].forEach(close)))
     )
@@ -97,7 +100,7 @@ export const make = (options: {
       supply.length > 0
         ? Effect.void
         : options.directory.pipe(
-          Effect.flatMap((directory) => makeBatch(directory)),
+          Effect.flatMap((directory) => makeBatch(directory, batch)),
           Effect.map((pipes) => {
             supply.push(...pipes)
           })
@@ -137,7 +140,7 @@ const capture = (pipe: Pipe, cap: number): Capture & { readonly release: Effect.
     writeEnd: pipe.writeEnd,
     closeWriteEnd,
     finish: Effect.sync(() => {
-      const chunk = Buffer.alloc(65536)
+      const chunk = Buffer.allocUnsafe(65536)
       for (let drained = 0; !ended && !socket.destroyed && drained < drainLimit;) {
         // Fails with EAGAIN when there is nothing left and somebody still holds the other end.
         const read = attempt(() => fs.readSync(pipe.readEnd, chunk, 0, chunk.length, null)) ?? 0

@@ -36,14 +36,15 @@ import * as Archive from "./Archive.ts"
 import * as Call from "./Call.ts"
 import * as Confinement from "./Confinement.ts"
 import * as Create from "./Create.ts"
+import * as Endings from "./Endings.ts"
 import * as Files from "./Files.ts"
 import * as Host from "./Host.ts"
-import * as Kill from "./Kill.ts"
 import * as Pipes from "./Pipes.ts"
 import * as Python from "./Python.ts"
 import * as Recipe from "./Recipe.ts"
 import * as Registry from "./Registry.ts"
 import * as Spawn from "./Spawn.ts"
+import * as Turns from "./Turns.ts"
 import * as Watchdog from "./Watchdog.ts"
 
 export interface Settings {
@@ -62,11 +63,25 @@ const template = "local"
 const firstRange = 1879048192
 const ranges = 4096
 
+const anyRange = (isFree: (range: number) => boolean): number | undefined => {
+  const first = randomInt(ranges)
+  for (let n = 0; n < ranges; n++) {
+    const range = (first + n) % ranges
+    if (isFree(range)) {
+      return range
+    }
+  }
+  return undefined
+}
+
 const transportFailed = (operation: Operation, sandboxId: SandboxId) => ({ detail }: Spawn.HostFailed) =>
   new TransportFailed({ operation, sandboxId, detail })
 
+/** What is added where a sandbox can't be made. */
+export const advice = "; run `episode doctor`"
+
 const unavailable = (detail: string): SandboxUnavailable =>
-  new SandboxUnavailable({ operation: "create", reason: "unsupported", detail: `${detail}; run \`episode doctor\`` })
+  new SandboxUnavailable({ operation: "create", reason: "unsupported", detail: detail + advice })
 
 const later = (lifetime: Duration.Duration): Effect.Effect<DateTime.Utc> =>
   Effect.map(DateTime.now, DateTime.addDuration(lifetime))
@@ -92,6 +107,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
       Effect.zipRight(Effect.when(Effect.ignore(Registry.sweep(registry)), registry.isUsed), registry.tidy)
     )
     const pipes = yield* Pipes.make({ directory: registry.directory })
+    const endings = yield* Endings.make
     const watchdog = yield* Watchdog.make
     const preparations = Create.preparations()
     /** Sandboxes made here, and the ranges of host ids they have. */
@@ -164,11 +180,16 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
         })
       }).pipe(Effect.catchTag("HostFailed", transportFailed(operation, entry.id)))
 
+    // Many that are deleted at once leave everybody else time between them.
+    const turn = Turns.queue()
+
     const destroy = (id: SandboxId): Effect.Effect<void, TransportFailed> =>
       Effect.gen(function*() {
+        yield* turn
         const entry = yield* registry.read(id)
-        const isGone = Option.isNone(entry) || (yield* Kill.sandbox(entry.value))
+        const isGone = Option.isNone(entry) || (yield* endings.end(entry.value))
         const scope = owned.get(id)
+        yield* turn
         if (scope !== undefined && isGone) {
           yield* Scope.close(scope, Exit.void)
         } else if (isGone) {
@@ -204,11 +225,8 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
       Spawn.HostFailed,
       Scope.Scope
     > = Effect.gen(function*() {
-      const taken = (yield* registry.ids).map((id) => parseInt(id.slice(4, 7), 16))
-      const free = Array.from({ length: ranges }, (_, range) => range).filter((range) =>
-        !taken.includes(range) && !reserved.has(range)
-      )
-      const range = free[randomInt(Math.max(1, free.length))]
+      const taken = new Set((yield* registry.ids).map((id) => parseInt(id.slice(4, 7), 16)))
+      const range = anyRange((one) => !taken.has(one) && !reserved.has(one))
       if (range === undefined) {
         return yield* new Spawn.HostFailed({ detail: `${ranges} sandboxes of this user live already` })
       }
@@ -225,7 +243,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
       Effect.acquireRelease(
         registry.write(entry),
         () =>
-          Kill.sandbox(entry).pipe(
+          endings.end(entry).pipe(
             Effect.filterOrFail(
               (gone) => gone,
               () => new Spawn.HostFailed({ detail: `sandbox ${entry.id} won't end` })
@@ -375,7 +393,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
         if (Option.isNone(entry)) {
           return "absent"
         }
-        if (!(yield* Spawn.io(() => Absence.isGone(entry.value)))) {
+        if (!(yield* Absence.isGone(entry.value))) {
           return "running"
         }
         yield* registry.remove(id)

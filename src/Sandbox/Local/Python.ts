@@ -29,7 +29,8 @@ export const find = (searchPath: string): Effect.Effect<Python | undefined> => {
   if (first === undefined || real === undefined || isBelowUsr(real)) {
     return Effect.succeed(system)
   }
-  const home = os.homedir()
+  // A user whom nobody wrote down has none.
+  const home = attempt(() => os.homedir()) ?? "/"
   return run([first, "-I", "-c", "import sys; print(sys.base_prefix)"], {
     limit: "10 seconds",
     environment: { PATH: `${searchPath}:${toolPath}`, HOME: home }

@@ -239,6 +239,44 @@ export const setup = (plan: Plan): Setup | NoMountPoint => {
   }
 }
 
+/**
+ * Where a finished sandbox has its mounts, each target as often as it is mounted on: what the steps mount, and what of the
+ * host's comes with that, which they make read-only.
+ */
+const plannedMounts = ({ steps }: Setup): ReadonlyArray<string> => {
+  const made: Array<string> = []
+  const changed: Array<string> = []
+  for (const step of steps) {
+    if (step[0] === "pin") {
+      made.push(`/${step[1]}`)
+    } else if (step[0] === "mount" && (step[4] & mountFlags.private) === 0) {
+      // The new root itself is named before it is entered.
+      const target = step[2].startsWith("/") ? "/" : `/${step[2]}`
+      const list = (step[4] & remount) === 0 ? made : changed
+      list.push(target)
+    }
+  }
+  return [...made, ...changed.filter((target) => !made.includes(target))]
+}
+
+/** What of the mounts of a finished sandbox isn't as planned: there must be exactly those that the setup makes. */
+export const unplannedMounts = (
+  mounts: ReadonlyArray<Mount>,
+  setup: Setup
+): { readonly surplus: ReadonlyArray<string>; readonly missing: ReadonlyArray<string> } => {
+  const missing = [...plannedMounts(setup)]
+  const surplus: Array<string> = []
+  for (const { target } of mounts) {
+    const index = missing.indexOf(target)
+    if (index < 0) {
+      surplus.push(target)
+    } else {
+      missing.splice(index, 1)
+    }
+  }
+  return { surplus, missing }
+}
+
 /** Where a mount may be writable. */
 const writableMounts: ReadonlySet<string> = new Set([
   ...writable.map(([directory]) => directory),

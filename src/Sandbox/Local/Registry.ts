@@ -10,6 +10,7 @@ import * as fs from "node:fs"
 import * as path from "node:path"
 import { Labels, Role, SandboxId } from "../../Sandbox.ts"
 import * as Absence from "./Absence.ts"
+import { isOwnProc } from "./Host.ts"
 import * as Proc from "./Proc.ts"
 import { HostFailed, io } from "./Spawn.ts"
 
@@ -60,6 +61,10 @@ const isOwnerGone = (name: string): boolean => {
 
 // Others must not be able to put an entry, or a pipe, in here.
 const prepare = (directory: string, uid: number): void => {
+  // By a pid one process would be looked at and another one killed.
+  if (!isOwnProc()) {
+    throw new Error("/proc shows another pid namespace than this one: mount one of its own there")
+  }
   attemptMkdir(directory)
   const found = fs.lstatSync(directory)
   if (!found.isDirectory() || found.uid !== uid || (found.mode & 0o077) !== 0) {
@@ -169,8 +174,8 @@ export const sweep = (registry: Registry): Effect.Effect<void, HostFailed> =>
   Effect.flatMap(registry.ids, (ids) =>
     Effect.forEach(ids, (id) =>
       registry.read(id).pipe(
-        Effect.flatMap((entry) => io(() => Option.exists(entry, Absence.isGone))),
+        Effect.flatMap(Option.match({ onNone: () => Effect.succeed(false), onSome: Absence.isGone })),
         // An entry of another version is another program's to remove.
         Effect.catchAll(() => Effect.succeed(false)),
         Effect.flatMap((stale) => stale ? registry.remove(id) : Effect.void)
-      ), { discard: true }))
+      ), { concurrency: "unbounded", discard: true }))

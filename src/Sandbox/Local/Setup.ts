@@ -66,8 +66,9 @@ export const encode = (steps: ReadonlyArray<Step>): Buffer => {
 }
 
 // What is left of the chain: a shell is a tenth of Perl. It reads from a pipe that the first process holds open, and then
-// waits until that one is collected, which shells do with any child: everything in its namespace has ended by then.
-const watch = "read -r _; n=0; while [ -d \"/proc/$0\" ] && [ $((n += 1)) -lt 5000 ]; do sleep 0.001; done"
+// waits until that one is collected, which shells do with any child, and at once while they wait for `sleep`: everything in
+// its namespace has ended by then. It looks seldom, as many of them may wait at the same time.
+const watch = "read -r _; n=0; s=0.01; while [ -d \"/proc/$0\" ] && [ $((n += 1)) -lt 500 ]; do sleep $s; s=0.1; done"
 
 // 120 as an exit code: somebody it depends on ended before it could tie itself to them.
 const perl = (calls: Calls): string =>

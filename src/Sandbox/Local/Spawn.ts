@@ -13,6 +13,7 @@ import { constants } from "node:os"
 import type { Readable, Writable } from "node:stream"
 import { cleanEnvironment } from "./Host.ts"
 import * as Proc from "./Proc.ts"
+import * as Turns from "./Turns.ts"
 
 /** The host couldn't do its part. Never the doing of a guest. */
 export class HostFailed extends Data.TaggedError("HostFailed")<{ readonly detail: string }> {}
@@ -42,6 +43,9 @@ export interface Child {
   readonly ended: Effect.Effect<Ended>
   readonly hasEnded: Effect.Effect<boolean>
 }
+
+// Node waits for the new process to have begun its program: milliseconds in which nothing else happens.
+const turn = Turns.queue()
 
 const launch = (
   argv: readonly [string, ...ReadonlyArray<string>],
@@ -86,16 +90,19 @@ export const start = (options: {
   const [file, ...rest] = options.argv
   return file === undefined
     ? new HostFailed({ detail: "there is nothing to run" })
-    : Effect.acquireRelease(
-      launch([file, ...rest], options.stdio, options.environment ?? cleanEnvironment),
-      (child) =>
-        options.stop(child).pipe(
-          Effect.andThen(Effect.sync(() => {
-            child.stdin?.destroy()
-            child.stdout?.destroy()
-            child.stderr?.destroy()
-          }))
-        )
+    : Effect.andThen(
+      turn,
+      Effect.acquireRelease(
+        launch([file, ...rest], options.stdio, options.environment ?? cleanEnvironment),
+        (child) =>
+          options.stop(child).pipe(
+            Effect.andThen(Effect.sync(() => {
+              child.stdin?.destroy()
+              child.stdout?.destroy()
+              child.stderr?.destroy()
+            }))
+          )
+      )
     )
 }
 

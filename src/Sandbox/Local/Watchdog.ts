@@ -2,13 +2,14 @@
  * The memory of whole sandboxes. One look at all processes serves every sandbox of the layer, and there is none while no
  * sandbox lives.
  */
-import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
 import * as fs from "node:fs"
+import * as Census from "./Census.ts"
 import * as Kill from "./Kill.ts"
 import * as Proc from "./Proc.ts"
 import type { Place } from "./Recipe.ts"
+import type { HostFailed } from "./Spawn.ts"
 
 export interface Watchdog {
   /** Watches a sandbox until the scope closes. */
@@ -36,31 +37,46 @@ const storedBytes = (place: Place): number => {
   return used === undefined ? 0 : (used.blocks - used.bfree) * used.bsize
 }
 
-const excessive = (places: Iterable<Place>): ReadonlyArray<Place> => {
-  const used = new Map(Array.from(places, (place) => [place.namespace, { place, bytes: storedBytes(place) }]))
-  for (const pid of Proc.attempt(Proc.pids) ?? []) {
-    const namespace = Proc.attempt(() => Proc.namespace(pid))
-    const sandbox = namespace === undefined ? undefined : used.get(namespace)
-    if (sandbox !== undefined) {
-      sandbox.bytes += residentBytes(pid)
-    }
-  }
-  return [...used.values()].filter(({ bytes, place }) => bytes > place.memoryMiB * KIB * KIB)
-    .map(({ place }) => place)
+interface Look {
+  readonly excessive: ReadonlyArray<Place>
+  readonly milliseconds: number
 }
+
+const look = (places: ReadonlyArray<Place>): Effect.Effect<Look, HostFailed> =>
+  Effect.gen(function*() {
+    const census = yield* Census.take
+    const used = new Map<Place, number>()
+    const add = (place: Place, bytes: number) => used.set(place, (used.get(place) ?? 0) + bytes)
+    const stored = yield* Census.each(places, (place) => add(place, storedBytes(place)))
+    const processes = places.flatMap((place) =>
+      (census.members.get(place.namespace) ?? []).map((pid) => ({ place, pid }))
+    )
+    const resident = yield* Census.each(processes, ({ pid, place }) => {
+      // Its number may be another's by now.
+      if (Proc.namespace(pid) === place.namespace) {
+        add(place, residentBytes(pid))
+      }
+    })
+    return {
+      excessive: places.filter((place) => (used.get(place) ?? 0) > place.memoryMiB * KIB * KIB),
+      milliseconds: census.milliseconds + stored + resident
+    }
+  })
 
 /** A watchdog that works until the scope closes. */
 export const make: Effect.Effect<Watchdog, never, Scope.Scope> = Effect.gen(function*() {
   const watched = new Set<Place>()
   const latch = yield* Effect.makeLatch()
-  const look = Effect.gen(function*() {
-    const before = yield* Clock.currentTimeMillis
-    const over = excessive(watched)
-    const took = (yield* Clock.currentTimeMillis) - before
-    yield* Effect.forEach(over, Kill.guests, { concurrency: 4, discard: true })
-    yield* Effect.sleep(Math.max(period, took * share))
+  const watch = Effect.gen(function*() {
+    // Where the host can't tell, it is asked again.
+    const { excessive, milliseconds } = yield* Effect.orElseSucceed(
+      Effect.suspend(() => look([...watched])),
+      (): Look => ({ excessive: [], milliseconds: 0 })
+    )
+    yield* Effect.forEach(excessive, Kill.guests, { concurrency: 4, discard: true })
+    yield* Effect.sleep(Math.max(period, milliseconds * share))
   })
-  yield* Effect.forkScoped(Effect.interruptible(Effect.forever(latch.whenOpen(look))))
+  yield* Effect.forkScoped(Effect.interruptible(Effect.forever(latch.whenOpen(watch))))
   return {
     watch: (place) =>
       Effect.asVoid(Effect.acquireRelease(
