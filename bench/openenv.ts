@@ -4,9 +4,9 @@
  *
  *     npx tsx bench/openenv.ts [SESSIONS] [STEPS]
  *
- * Each server is a process of its own. The load is the same client for both: every session is reset, then asked for its
- * steps one by one, and every reply is compared with what was sent. Memory is what the server's resident set grew by
- * with every session open: at the end of the load, and after a collection.
+ * Each server is a process of its own, and they take turns. The load is the same client for both: every session is reset,
+ * then asked for its steps one by one, and every reply is compared with what was sent. Memory is what the server's resident
+ * set grew by with every session open: at the end of the load as it is, and when both servers have collected their garbage.
  *
  * Upstream's needs Python 3.12 with `openenv` (OPENENV_PYTHON, default: the environment that the interop suite makes).
  * Its echo environment isn't in the package; the one here is written after its description: an `MCPEnvironment` with the one
@@ -14,10 +14,10 @@
  */
 import { NodeRuntime } from "@effect/platform-node"
 import { Console, Effect, Layer, Schedule } from "effect"
+import { build } from "esbuild"
 import { type ChildProcess, spawn } from "node:child_process"
 import { once } from "node:events"
 import * as fs from "node:fs"
-import * as os from "node:os"
 import * as path from "node:path"
 import { fileURLToPath } from "node:url"
 import { WebSocket } from "ws"
@@ -40,7 +40,7 @@ const python = process.env["OPENENV_PYTHON"] ?? path.join(root, "node_modules/.c
 const serveOurs = (sessions: number) =>
   Effect.gen(function*() {
     process.on("SIGUSR2", () => void globalThis.gc?.())
-    const { task } = yield* Report.decode(fs.readFileSync(path.join(root, "task.json")))
+    const { task } = yield* Report.decode(fs.readFileSync("task.json"))
     const server = OpenEnv.layer({ port: 0, maxSessions: sessions, task }).pipe(
       Layer.provide(NodeTransport.layer),
       Layer.provide(Episode.layerWithLedger()),
@@ -57,6 +57,8 @@ const serveOurs = (sessions: number) =>
   })
 
 const echoServer = (sessions: number) => `
+import gc
+import signal
 import socket
 import uvicorn
 from uuid import uuid4
@@ -102,6 +104,7 @@ class Echo(MCPEnvironment):
 
 app = create_app(Echo, CallToolAction, CallToolObservation, reset_observation_cls=Observation, env_name="echo",
                  max_concurrent_envs=${sessions})
+signal.signal(signal.SIGUSR2, lambda *_: gc.collect())
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
@@ -123,6 +126,13 @@ const start = async (command: string, ...args: ReadonlyArray<string>): Promise<S
     }
   }
   throw new Error(`${command} ended before it served`)
+}
+
+const stop = async ({ child }: Server): Promise<void> => {
+  const gone = once(child, "exit")
+  child.kill("SIGTERM")
+  await Promise.race([gone, new Promise((resolve) => setTimeout(resolve, 5000))])
+  child.kill("SIGKILL")
 }
 
 const residentMiB = ({ child }: Server): number =>
@@ -148,8 +158,6 @@ const healthy = (url: string): Promise<void> =>
 // ----------------------------------------------------------------------------
 
 interface Dialect {
-  /** Whether the server has to be told to collect its garbage; Python counts references, and has. */
-  readonly collects: boolean
   readonly step: (word: string) => unknown
   /** The word that came back. */
   readonly word: (reply: string) => string | undefined
@@ -159,13 +167,11 @@ const wordOf = (reply: string): string | undefined =>
   /"data":"([\w-]+)"/.exec(reply)?.[1] ?? /"text": ?"([\w-]+)"/.exec(reply)?.[1]
 
 const ours: Dialect = {
-  collects: true,
   step: (word) => ({ type: "call_tool", tool_name: "terminal", arguments: { command: `echo ${word}` } }),
   word: wordOf
 }
 
 const upstream: Dialect = {
-  collects: false,
   step: (word) => ({ type: "call_tool", tool_name: "echo_message", arguments: { message: word } }),
   word: wordOf
 }
@@ -187,88 +193,119 @@ const connect = async (url: string) => {
 
 const quantile = (sorted: ReadonlyArray<number>, q: number): number => sorted[Math.floor(q * (sorted.length - 1))] ?? 0
 
-const load = async (server: Server, dialect: Dialect, sessions: number, steps: number) => {
+/** A server with all its sessions open, and what was measured so far. */
+const play = async (server: Server, dialect: Dialect, sessions: number) => {
   await healthy(server.url)
-  const settle = async (millis: number) => {
-    if (dialect.collects) {
+  // Twice: V8 gives back at the second what the first has found empty.
+  const settle = async () => {
+    for (let collection = 0; collection < 2; collection++) {
       server.child.kill("SIGUSR2")
+      await new Promise((resolve) => setTimeout(resolve, 2000))
     }
-    await new Promise((resolve) => setTimeout(resolve, millis))
   }
-  await settle(1000)
+  await settle()
   const before = residentMiB(server)
   const opened = await Promise.all(Array.from({ length: sessions }, () => connect(server.url)))
   await Promise.all(opened.map(({ ask }) => ask({ type: "reset", data: {} })))
   const latencies: Array<number> = []
   let wrong = 0
-  const cpuBefore = cpuSeconds(server)
-  const started = performance.now()
-  await Promise.all(opened.map(async ({ ask }, session) => {
-    for (let step = 0; step < steps; step++) {
-      const word = `w-${session}-${step}`
-      const asked = performance.now()
-      const reply = await ask({ type: "step", data: dialect.step(word) })
-      latencies.push(performance.now() - asked)
-      wrong += dialect.word(reply) === word ? 0 : 1
-    }
-  }))
-  const seconds = (performance.now() - started) / 1000
-  const cpu = cpuSeconds(server)
-  const loaded = residentMiB(server)
-  await settle(5000)
-  const settled = residentMiB(server)
-  opened.forEach(({ socket }) => socket.close())
-  latencies.sort((a, b) => a - b)
-  return {
-    "steps/s": Math.round(sessions * steps / seconds),
-    "cpu ms/step": Math.round((cpu - cpuBefore) * 1e6 / (sessions * steps)) / 1000,
-    "p50 ms": Math.round(quantile(latencies, 0.5)),
-    "p95 ms": Math.round(quantile(latencies, 0.95)),
-    "p99 ms": Math.round(quantile(latencies, 0.99)),
-    "KiB/session, loaded": Math.round((loaded - before) * 1024 / sessions),
-    "KiB/session": Math.round((settled - before) * 1024 / sessions),
-    "wrong replies": wrong
-  }
-}
+  let seconds = 0
+  let cpu = 0
 
-const measure = async (server: Server, dialect: Dialect, sessions: number, steps: number) => {
-  try {
-    return await load(server, dialect, sessions, steps)
-  } finally {
-    server.child.kill("SIGTERM")
-    await Promise.race([once(server.child, "exit"), new Promise((resolve) => setTimeout(resolve, 5000))])
-    server.child.kill("SIGKILL")
+  const round = async (number: number, steps: number) => {
+    const cpuBefore = cpuSeconds(server)
+    const started = performance.now()
+    await Promise.all(opened.map(async ({ ask }, session) => {
+      for (let step = 0; step < steps; step++) {
+        const word = `w-${session}-${number}-${step}`
+        const asked = performance.now()
+        const reply = await ask({ type: "step", data: dialect.step(word) })
+        latencies.push(performance.now() - asked)
+        wrong += dialect.word(reply) === word ? 0 : 1
+      }
+    }))
+    seconds += (performance.now() - started) / 1000
+    cpu += cpuSeconds(server) - cpuBefore
   }
+
+  const end = async () => {
+    const loaded = residentMiB(server)
+    await settle()
+    const settled = residentMiB(server)
+    opened.forEach(({ socket }) => socket.close())
+    latencies.sort((a, b) => a - b)
+    const steps = latencies.length
+    return {
+      "steps/s": Math.round(steps / seconds),
+      "cpu ms/step": Math.round(cpu * 1e6 / steps) / 1000,
+      "p50 ms": Math.round(quantile(latencies, 0.5)),
+      "p95 ms": Math.round(quantile(latencies, 0.95)),
+      "p99 ms": Math.round(quantile(latencies, 0.99)),
+      "KiB/session, loaded": Math.round((loaded - before) * 1024 / sessions),
+      "KiB/session": Math.round((settled - before) * 1024 / sessions),
+      "wrong replies": wrong
+    }
+  }
+
+  return { round, end }
 }
 
 // ----------------------------------------------------------------------------
 // the run
 // ----------------------------------------------------------------------------
 
-const main = async (sessions: number, steps: number) => {
-  const us = await measure(
-    await start(
-      process.execPath,
-      "--expose-gc",
-      "--import",
-      "tsx",
-      fileURLToPath(import.meta.url),
-      "serve",
-      String(sessions)
-    ),
-    ours,
-    sessions,
-    steps
-  )
-  if (!fs.existsSync(python)) {
-    console.table({ episode: us })
-    console.error(`upstream's server did NOT run: there is no ${python}; npm run test:interop makes it`)
-    process.exitCode = 1
-    return
-  }
-  const script = path.join(fs.mkdtempSync(path.join(os.tmpdir(), "episode-bench-")), "echo_server.py")
+const cache = path.join(root, "node_modules/.cache/bench")
+
+// As it is shipped: what `tsx` makes of the sources gives every closure a name of its own, in time and in memory.
+const compiled = path.join(cache, "openenv.mjs")
+
+const startOurs = async (sessions: number): Promise<Server> => {
+  await build({
+    entryPoints: [fileURLToPath(import.meta.url)],
+    outfile: compiled,
+    bundle: true,
+    packages: "external",
+    format: "esm",
+    platform: "node",
+    target: "node20.18"
+  })
+  return start(process.execPath, "--expose-gc", compiled, "serve", String(sessions))
+}
+
+const startUpstream = (sessions: number): Promise<Server> => {
+  const script = path.join(cache, "echo_server.py")
   fs.writeFileSync(script, echoServer(sessions))
-  const them = await measure(await start(python, script), upstream, sessions, steps)
+  return start(python, script)
+}
+
+// The servers take turns, so that whatever else the machine does falls on both.
+const rounds = 4
+
+const main = async (sessions: number, steps: number) => {
+  if (!fs.existsSync(python)) {
+    throw new Error(`there is no ${python} for upstream's server; npm run test:interop makes it`)
+  }
+  const servers: Array<Server> = []
+  const started = async (server: Promise<Server>) => {
+    servers.push(await server)
+    return server
+  }
+  try {
+    const us = await play(await started(startOurs(sessions)), ours, sessions)
+    const them = await play(await started(startUpstream(sessions)), upstream, sessions)
+    for (let number = 0; number < rounds; number++) {
+      await us.round(number, Math.ceil(steps / rounds))
+      await them.round(number, Math.ceil(steps / rounds))
+    }
+    report(sessions, steps, await us.end(), await them.end())
+  } finally {
+    await Promise.all(servers.map(stop))
+  }
+}
+
+type Measured = Awaited<ReturnType<Awaited<ReturnType<typeof play>>["end"]>>
+
+const report = (sessions: number, steps: number, us: Measured, them: Measured) => {
   console.log(`${sessions} sessions, ${steps} steps each`)
   console.table({ episode: us, "openenv (Python)": them })
   console.log(`steps/s: ${(us["steps/s"] / them["steps/s"]).toFixed(1)} times (at least 5)`)

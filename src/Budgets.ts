@@ -13,11 +13,13 @@ import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
+import * as Exit from "effect/Exit"
 import { dual } from "effect/Function"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import { ArrayFormatter } from "effect/ParseResult"
 import * as Schema from "effect/Schema"
+import * as Detached from "./internal/detached.ts"
 
 // ----------------------------------------------------------------------------
 // models
@@ -401,14 +403,30 @@ export const until: {
   const first = Arr.reduce(deadlines, deadlines[0], (soonest, next) => next.at <= soonest.at ? next : soonest)
   // Made when it is needed: an error has a stack trace, which takes longer than most waits.
   const exceeded = () => new BudgetExceeded({ budget: first.budget, limit: first.limit })
-  return Effect.flatMap(remaining(first), (left) =>
-    Duration.equals(left, Duration.zero) ? exceeded() : effect.pipe(
-      Effect.disconnect,
-      // After `disconnect`, whose own wait couldn't be cut in an uninterruptible region.
-      Effect.interruptible,
-      Effect.timeoutFail({ duration: left, onTimeout: exceeded }),
-      // An interruption is passed on to a fiber's children even where the fiber itself is uninterruptible, and the timeout
-      // races two of them. So they are no children of this one: what must not be interrupted isn't.
-      Effect.disconnect
-    ))
+  return Effect.flatMap(
+    remaining(first),
+    (left) => Duration.equals(left, Duration.zero) ? exceeded() : cutOff(effect, left, exceeded)
+  )
 })
+
+// The effect has a fiber of its own, so that it can be left behind; it is waited for in the caller's.
+const cutOff = <A, E, R, E2>(
+  effect: Effect.Effect<A, E, R>,
+  left: Duration.Duration,
+  onTimeout: () => E2
+): Effect.Effect<A, E | E2, R> =>
+  Effect.uninterruptibleMask((restore) =>
+    Effect.flatMap(
+      Detached.start(effect),
+      (working) =>
+        working.unsafePoll() ?? Effect.flatMap(Detached.start(Effect.sleep(left)), (timer) =>
+          Effect.async<A, E | E2>((resume) => {
+            working.addObserver(resume)
+            timer.addObserver((exit) => Exit.isSuccess(exit) ? resume(Effect.fail(onTimeout())) : undefined)
+          }).pipe(
+            restore,
+            // In the background: neither is waited for.
+            Effect.ensuring(Effect.zipRight(working.interruptAsFork(working.id()), timer.interruptAsFork(timer.id())))
+          ))
+    )
+  )

@@ -4,6 +4,7 @@
  * @since 0.1.0
  */
 import * as Cause from "effect/Cause"
+import * as Context from "effect/Context"
 import * as DateTime from "effect/DateTime"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
@@ -17,6 +18,7 @@ import * as Scope from "effect/Scope"
 import type { BudgetExceeded, Deadline } from "../Budgets.ts"
 import { CurrentBudgets, remaining, startDeadline } from "../Budgets.ts"
 import * as Grading from "../Grading.ts"
+import * as Detached from "../internal/detached.ts"
 import { sha256 } from "../internal/sha256.ts"
 import type { Phase } from "../Sandbox.ts"
 import { call } from "../Sandbox/Call.ts"
@@ -129,6 +131,8 @@ interface Running {
   readonly startedAt: DateTime.Utc
   readonly deadline: Deadline
   readonly journal: Journal.Journal
+  /** What its requests are made with. */
+  readonly context: Context.Context<Sandboxes>
   readonly scope: Scope.CloseableScope
   readonly submissionDigest: Ref.Ref<string | null>
   readonly end: Deferred.Deferred<Ended>
@@ -165,10 +169,22 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   const sandboxes = yield* Sandboxes
   const budgets = yield* CurrentBudgets
   const state = yield* Ref.make<State>({ _tag: "Idle" })
-  const closing = yield* Deferred.make<void>()
   const turn = yield* Effect.makeSemaphore(1)
 
-  const closed = Effect.zipRight(Deferred.await(closing), Effect.fail("closing" as const))
+  const closed = Effect.fail("closing" as const)
+  // Whether the session's scope is ending, and what tells the request under way. Nothing else runs in between where they are
+  // looked at and changed.
+  const closing = { begun: false, tell: () => {} }
+
+  // The end of a request's work, or of the session: that cuts a request even where its caller can't be interrupted.
+  const endOf = <A, E>(working: Fiber.RuntimeFiber<A, E>): Effect.Effect<A, E | "closing"> =>
+    Effect.async((resume) => {
+      working.addObserver(resume)
+      closing.tell = () => resume(closed)
+      if (closing.begun) {
+        closing.tell()
+      }
+    })
 
   // One request at a time. Only what is restored can be interrupted: the bookkeeping around it can't.
   const inTurn = <A, E>(request: (restore: Restore) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
@@ -215,23 +231,12 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
     restore: Restore,
     work: Effect.Effect<A, Fault, Sandboxes>
   ): Effect.Effect<A, InfrastructureError> =>
-    work.pipe(
-      Effect.provideService(Sandboxes, sandboxes),
-      Effect.provideService(CurrentBudgets, budgets),
-      Effect.provideService(Journal.CurrentJournal, episode.journal),
-      Effect.interruptible,
-      // Ended below, and by nothing else: not by an interruption that the caller has shut out.
-      Effect.forkDaemon,
+    // In a fiber that is ended here, and by nothing else: not by an interruption that the caller has shut out.
+    Effect.suspend(() => closing.begun ? closed : Detached.start(Effect.provide(work, episode.context))).pipe(
       Effect.flatMap((working) =>
-        Fiber.join(working).pipe(
-          Effect.raceFirst(closed),
-          // The end of the session cuts a request even where its caller can't be interrupted: the race runs by itself, as
-          // its loser would be waited for there. An interruption that the caller has shut out doesn't reach it.
-          Effect.interruptible,
-          Effect.disconnect,
-          restore,
-          // A race doesn't wait for what it leaves behind, and a verifier may have to be deleted there.
-          Effect.ensuring(Fiber.interrupt(working))
+        restore(working.unsafePoll() ?? endOf(working)).pipe(
+          // It is waited for: a verifier may have to be deleted there.
+          Effect.onError(() => Fiber.interrupt(working))
         )
       ),
       Effect.catchAllCause((cause) =>
@@ -371,12 +376,17 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   })
 
   const start = Effect.fnUntraced(function*(task: Task, restore: Restore) {
+    const journal = yield* Journal.make
     const running: Running = {
       episodeId: yield* Effect.sync(() => EpisodeId.make(`ep-${globalThis.crypto.randomUUID()}`)),
       task,
       startedAt: yield* DateTime.now,
       deadline: yield* startDeadline("episodeDeadline", budgets.episodeDeadline),
-      journal: yield* Journal.make,
+      journal,
+      context: Context.make(Sandboxes, sandboxes).pipe(
+        Context.add(CurrentBudgets, budgets),
+        Context.add(Journal.CurrentJournal, journal)
+      ),
       scope: yield* Scope.make(),
       submissionDigest: yield* Ref.make<string | null>(null),
       end: yield* Deferred.make<Ended>()
@@ -437,7 +447,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   const reset = Effect.fn("Session.reset")((task: Task) =>
     inTurn((restore) =>
       Effect.gen(function*() {
-        if (yield* Deferred.isDone(closing)) {
+        if (closing.begun) {
           return yield* new EpisodeInterrupted({ phase: "reset" })
         }
         const before = yield* Ref.get(state)
@@ -482,10 +492,14 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
       : Effect.void)
 
   yield* Effect.addFinalizer(() =>
-    Deferred.succeed(closing, undefined).pipe(
-      Effect.zipRight(inTurn(() =>
+    Effect.zipRight(
+      Effect.sync(() => {
+        closing.begun = true
+        closing.tell()
+      }),
+      inTurn(() =>
         Effect.flatMap(Ref.get(state), (current) => current._tag === "Active" ? abandon(current.episode) : Effect.void)
-      ))
+      )
     )
   )
 

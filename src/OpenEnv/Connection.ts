@@ -3,6 +3,7 @@
  *
  * @since 0.1.0
  */
+import * as Arr from "effect/Array"
 import type * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
@@ -161,6 +162,10 @@ const rpcProtocol = (sessions: Sessions): Protocol => ({
   bug: writeRpc(Mcp.failure(null, "serverError", "the server has a bug; the session is over"))
 })
 
+// One race of them all: a pair of pairs would be three more fibers for every socket, as long as it is open.
+const firstOf = <A, E>(effects: ReadonlyArray<Effect.Effect<A, E>>): Effect.Effect<A, E> =>
+  Effect.flatten(Effect.raceAll(Arr.map(effects, Effect.exit)))
+
 const serve = (
   options: Options,
   protocol: Protocol,
@@ -175,7 +180,8 @@ const serve = (
           onSome: (reply) => Effect.as(peer.send(reply), true)
         }))
       ))
-  const talk = (held: Held) => Effect.repeat(exchange(held), { while: (goesOn) => goesOn })
+  const talk = (held: Held): Effect.Effect<void, PeerGone> =>
+    Effect.flatMap(exchange(held), (goesOn) => goesOn ? talk(held) : Effect.void)
   // A peer that is cut off says nothing, and TCP may not tell for hours: it is asked.
   const deaf = peer.ping.pipe(
     Effect.timeoutFail({ duration: options.pingTimeout, onTimeout: () => new PeerGone() }),
@@ -186,12 +192,13 @@ const serve = (
     Effect.matchEffect({
       onFailure: (failure) => peer.send(protocol.refusal(failure)),
       onSuccess: (held) =>
-        talk(held).pipe(
+        firstOf([
+          talk(held),
           // A client that goes away in the middle of a request interrupts it, and so ends its episode.
-          Effect.raceFirst(peer.gone),
-          Effect.raceFirst(deaf),
-          Effect.raceFirst(Effect.zipRight(held.over, peer.send(protocol.over)))
-        )
+          peer.gone,
+          deaf,
+          Effect.zipRight(held.over, peer.send(protocol.over))
+        ])
     }),
     Effect.scoped,
     Effect.catchAll(() => Effect.void),
