@@ -106,9 +106,10 @@ export const violations = (played: Play<unknown>): ReadonlyArray<string> => {
       operation === "create" && role === "verifier" && millis(startedAt) <= millis(verifier.createdAt)
       && (endedAt === undefined || millis(endedAt) >= millis(verifier.createdAt))
     )
-    // One whose create was given up may still come when the next episode has begun.
-    const before = policies.filter(({ createdAt }) =>
+    // Its own episode's: one whose create was given up may still come when the next episode has begun.
+    const before = policies.filter(({ createdAt, labels }) =>
       creation !== undefined && millis(createdAt) <= millis(creation.startedAt)
+      && labels["episode.id"] === verifier.labels["episode.id"]
     )
     const policy = before.at(-1)
     check(
