@@ -21,6 +21,7 @@ import { fileURLToPath } from "node:url"
 
 const sandboxes = "src/Sandbox/Sandboxes.ts"
 const session = "src/Episode/Session.ts"
+const requests = "src/internal/requests.ts"
 const outcome = "src/Episode/Outcome.ts"
 const grading = "src/Grading.ts"
 
@@ -116,14 +117,14 @@ const mutants = [
   },
   {
     name: "R8 bookkeeping can be interrupted",
-    file: session,
+    file: requests,
     find: "turn.withPermits(1)(Effect.uninterruptibleMask(request))",
     replace: "turn.withPermits(1)(request((effect) => effect))",
     tests: [...episodes, ...sweep]
   },
   {
     name: "one request at a time",
-    file: session,
+    file: requests,
     find: "turn.withPermits(1)(Effect.uninterruptibleMask(request))",
     replace: "Effect.uninterruptibleMask(request)",
     tests: episodes
@@ -239,6 +240,48 @@ const mutants = [
     find: "            Effect.raceFirst(Effect.interruptible(policyOver)),\n",
     replace: "",
     tests: episodes
+  },
+  {
+    name: "R8 the end of a session waits for a request instead of cutting it",
+    file: requests,
+    find: "      tell = () => resume(closed)\n",
+    replace: "",
+    tests: episodes
+  },
+  {
+    name: "R8 what an interrupted request was doing goes on",
+    file: requests,
+    find: ".pipe(Effect.onError(() => Fiber.interrupt(working)))",
+    replace: "",
+    tests: [...episodes, ...sweep]
+  },
+  {
+    name: "R9 a sandbox is taken on a Terminus server's word",
+    file: "src/OpenEnv/TerminusProvider.ts",
+    find: `found._tag !== "Bytes" || !sameBytes(found.bytes, held.word)`,
+    replace: "found === undefined",
+    tests: ["test/OpenEnv/TerminusProvider.test.ts"]
+  },
+  {
+    name: "R4 a sandbox of a Terminus reset that failed is forgotten",
+    file: "src/OpenEnv/TerminusProvider.ts",
+    find: "        held.isGivenUp = true\n",
+    replace: "        return Effect.sync(() => allHeld.delete(held))\n",
+    tests: ["test/OpenEnv/TerminusProvider.test.ts"]
+  },
+  {
+    name: "Terminus keeps the sandbox of a setup that failed",
+    file: "src/OpenEnv/TerminusEnvironment.ts",
+    find: "          const left = yield* end(episode)\n          return yield* notReady",
+    replace: "          const left = Option.none()\n          return yield* notReady",
+    tests: ["test/OpenEnv/Terminus.test.ts"]
+  },
+  {
+    name: "OpenEnv: a client that is gone keeps its place",
+    file: "src/OpenEnv/Sessions.ts",
+    find: "    own: Effect.acquireRelease(start(true), finish),",
+    replace: "    own: start(true),",
+    tests: ["test/OpenEnv/Sockets.test.ts", "test/OpenEnv/Server.test.ts"]
   }
 ]
 

@@ -10,7 +10,6 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
 import * as Option from "effect/Option"
 import * as Ref from "effect/Ref"
 import * as Schema from "effect/Schema"
@@ -18,7 +17,8 @@ import * as Scope from "effect/Scope"
 import type { BudgetExceeded, Deadline } from "../Budgets.ts"
 import { CurrentBudgets, remaining, startDeadline } from "../Budgets.ts"
 import * as Grading from "../Grading.ts"
-import * as Detached from "../internal/detached.ts"
+import type { Restore } from "../internal/requests.ts"
+import * as Requests from "../internal/requests.ts"
 import { sha256 } from "../internal/sha256.ts"
 import type { Phase } from "../Sandbox.ts"
 import { call } from "../Sandbox/Call.ts"
@@ -169,26 +169,8 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   const sandboxes = yield* Sandboxes
   const budgets = yield* CurrentBudgets
   const state = yield* Ref.make<State>({ _tag: "Idle" })
-  const turn = yield* Effect.makeSemaphore(1)
-
-  const closed = Effect.fail("closing" as const)
-  // Whether the session's scope is ending, and what tells the request under way. Nothing else runs in between where they are
-  // looked at and changed.
-  const closing = { begun: false, tell: () => {} }
-
-  // The end of a request's work, or of the session: that cuts a request even where its caller can't be interrupted.
-  const endOf = <A, E>(working: Fiber.RuntimeFiber<A, E>): Effect.Effect<A, E | "closing"> =>
-    Effect.async((resume) => {
-      working.addObserver(resume)
-      closing.tell = () => resume(closed)
-      if (closing.begun) {
-        closing.tell()
-      }
-    })
-
-  // One request at a time. Only what is restored can be interrupted: the bookkeeping around it can't.
-  const inTurn = <A, E>(request: (restore: Restore) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
-    turn.withPermits(1)(Effect.uninterruptibleMask(request))
+  const requests = yield* Requests.make
+  const { inTurn } = requests
 
   // The only way to an outcome: everything is deleted first, and the table decides what that is worth.
   const finish = Effect.fn("Session.finish")(function*(episode: Running, ending: Ending) {
@@ -231,14 +213,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
     restore: Restore,
     work: Effect.Effect<A, Fault, Sandboxes>
   ): Effect.Effect<A, InfrastructureError> =>
-    // In a fiber that is ended here, and by nothing else: not by an interruption that the caller has shut out.
-    Effect.suspend(() => closing.begun ? closed : Detached.start(Effect.provide(work, episode.context))).pipe(
-      Effect.flatMap((working) =>
-        restore(working.unsafePoll() ?? endOf(working)).pipe(
-          // It is waited for: a verifier may have to be deleted there.
-          Effect.onError(() => Fiber.interrupt(working))
-        )
-      ),
+    requests.work(restore, Effect.provide(work, episode.context)).pipe(
       Effect.catchAllCause((cause) =>
         Effect.gen(function*() {
           const fault = Option.getOrUndefined(Cause.failureOption(cause))
@@ -447,7 +422,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
   const reset = Effect.fn("Session.reset")((task: Task) =>
     inTurn((restore) =>
       Effect.gen(function*() {
-        if (closing.begun) {
+        if (yield* requests.isClosing) {
           return yield* new EpisodeInterrupted({ phase: "reset" })
         }
         const before = yield* Ref.get(state)
@@ -493,10 +468,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
 
   yield* Effect.addFinalizer(() =>
     Effect.zipRight(
-      Effect.sync(() => {
-        closing.begun = true
-        closing.tell()
-      }),
+      requests.close,
       inTurn(() =>
         Effect.flatMap(Ref.get(state), (current) => current._tag === "Active" ? abandon(current.episode) : Effect.void)
       )
@@ -505,8 +477,6 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
 
   return { session: { reset, terminal, submit, reward, state: describe }, policyOver } satisfies DrivenSession
 })
-
-type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
 
 const scoreOf = (outcome: Outcome): Effect.Effect<0 | 1, InfrastructureError> =>
   outcome._tag === "Scored" ? Effect.succeed(outcome.score) : Effect.fail(outcome.error)

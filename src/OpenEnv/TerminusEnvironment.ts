@@ -11,12 +11,10 @@
  */
 import * as Arr from "effect/Array"
 import * as Cause from "effect/Cause"
-import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
 import * as Exit from "effect/Exit"
-import * as Fiber from "effect/Fiber"
 import * as JSONSchema from "effect/JSONSchema"
 import * as Option from "effect/Option"
 import * as Ref from "effect/Ref"
@@ -25,6 +23,8 @@ import { type BudgetExceeded, CurrentBudgets } from "../Budgets.ts"
 import * as Observations from "../Episode/Observation.ts"
 import type { InfrastructureError } from "../Episode/Outcome.ts"
 import { EpisodeInterrupted } from "../Episode/Outcome.ts"
+import type { Restore } from "../internal/requests.ts"
+import * as Requests from "../internal/requests.ts"
 import type { Phase, Sandbox } from "../Sandbox.ts"
 import { CleanupUnresolved } from "../Sandbox.ts"
 import { call as request } from "../Sandbox/Call.ts"
@@ -276,8 +276,6 @@ type Standing =
   /** What the infrastructure failed with is the answer to everything until the next reset. */
   | { readonly _tag: "Failed"; readonly error: InfrastructureError }
 
-type Restore = <A, E, R>(effect: Effect.Effect<A, E, R>) => Effect.Effect<A, E, R>
-
 const begin: Effect.Effect<Episode> = Effect.zipWith(Journal.make, Scope.make(), (journal, scope) => ({
   // Which sandboxes there were, and whether they are gone. Its requests are no part of a receipt here, and may be many.
   journal: { ...journal, operation: () => (effect) => effect },
@@ -339,15 +337,10 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   const open: Kind["open"] = Effect.gen(function*() {
     const current = yield* Ref.make<Standing>({ _tag: "Idle" })
     const told = yield* Ref.make<Terminus.State>(idle)
-    const turn = yield* Effect.makeSemaphore(1)
-    const closing = yield* Deferred.make<void>()
-    const closed = Effect.zipRight(Deferred.await(closing), Effect.fail("closing" as const))
+    const requests = yield* Requests.make
+    const { inTurn } = requests
 
     const tell = (change: Partial<Terminus.State>) => Ref.update(told, (state) => ({ ...state, ...change }))
-
-    // One request at a time. Only what is restored can be interrupted: the bookkeeping around it can't.
-    const inTurn = <A, E>(work: (restore: Restore) => Effect.Effect<A, E>): Effect.Effect<A, E> =>
-      turn.withPermits(1)(Effect.uninterruptibleMask(work))
 
     // Runs a request's work. When it doesn't succeed, for whatever reason, the episode is over: what was done isn't known.
     const attempt = <A>(
@@ -356,24 +349,14 @@ export const make = Effect.fnUntraced(function*(options: Options) {
       restore: Restore,
       work: Effect.Effect<A, InfrastructureError | BudgetExceeded>
     ): Effect.Effect<A, InfrastructureError> =>
-      work.pipe(
-        // A budget around a request: there is none.
-        Effect.catchTag("BudgetExceeded", Effect.die),
-        Effect.provideService(Journal.CurrentJournal, episode.journal),
-        Effect.interruptible,
-        // Ended below, and by nothing else: not by an interruption that the caller has shut out.
-        Effect.forkDaemon,
-        Effect.flatMap((working) =>
-          Fiber.join(working).pipe(
-            Effect.raceFirst(closed),
-            // The end of the session cuts a request even where its caller can't be interrupted.
-            Effect.interruptible,
-            Effect.disconnect,
-            restore,
-            // A race doesn't wait for what it leaves behind, and a sandbox may just have come.
-            Effect.ensuring(Fiber.interrupt(working))
-          )
-        ),
+      requests.work(
+        restore,
+        work.pipe(
+          // A budget around a request: there is none.
+          Effect.catchTag("BudgetExceeded", Effect.die),
+          Effect.provideService(Journal.CurrentJournal, episode.journal)
+        )
+      ).pipe(
         Effect.catchAllCause((cause) =>
           Effect.gen(function*() {
             const fault = Option.getOrUndefined(Cause.failureOption(cause))
@@ -479,7 +462,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
         (asked) =>
           inTurn((restore) =>
             Effect.gen(function*() {
-              if (yield* Deferred.isDone(closing)) {
+              if (yield* requests.isClosing) {
                 return yield* new EpisodeInterrupted({ phase: "reset" })
               }
               const { name, verify } = asked
@@ -611,7 +594,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
 
     yield* Effect.addFinalizer(() =>
       Effect.zipRight(
-        Deferred.succeed(closing, undefined),
+        requests.close,
         inTurn(() => Effect.flatMap(Ref.get(current), (now) => now._tag === "Active" ? end(now.episode) : Effect.void))
       )
     )
