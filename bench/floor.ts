@@ -100,7 +100,7 @@ export const prepare = async (): Promise<() => Promise<Machine>> => {
       exec: (command) => exec(place, Recipe.shell(command).program),
       write: async (files) => {
         const entries = files.map(({ bytes, path }) => ({ path: path.slice(1), content: bytes }))
-        await exec(place, Recipe.unpack, await Effect.runPromise(Archive.pack(entries)))
+        await exec(place, Recipe.unpack(), await Effect.runPromise(Archive.pack(entries)))
       },
       read: (path) => fs.readFileSync(`/proc/${pid}/root${path}`),
       end: async () => {

@@ -23,6 +23,7 @@ import { controlPlane, Settings } from "./E2bServer/ControlPlane.ts"
 import { dataPlane, signedFiles } from "./E2bServer/Envd.ts"
 import * as Fleet from "./E2bServer/Fleet.ts"
 import * as NodeServer from "./E2bServer/NodeServer.ts"
+import * as Refused from "./E2bServer/Refused.ts"
 import * as Secrets from "./E2bServer/Secrets.ts"
 import { Transport } from "./E2bServer/Transport.ts"
 import type { SandboxProvider } from "./Sandbox.ts"
@@ -118,7 +119,7 @@ const app = Effect.gen(function*() {
     return yield* dataPlane(sandboxId, port)
   }
   return yield* url.split("?")[0] === "/files" ? signedFiles : controlPlane
-}).pipe(Effect.interruptible)
+}).pipe(Effect.catchAllDefect(Refused.defect), Effect.interruptible)
 
 const urlOf = ({ address }: HttpServer.HttpServer): string =>
   address._tag === "TcpAddress"
@@ -165,7 +166,8 @@ const limitsOf = (options: Options): Fleet.Limits => ({
  * import * as E2bServer from "episode/E2bServer"
  * import * as Ledger from "episode/Sandbox/Ledger"
  * import * as Local from "episode/Sandbox/Local"
- * import { Effect, Layer } from "effect"
+ * import { NodeRuntime } from "@effect/platform-node"
+ * import { Effect, Layer, Redacted } from "effect"
  *
  * const ServerLive = E2bServer.layer({ port: 3000 }).pipe(
  *   Layer.provide(Local.layer({ root: "writable" })),
@@ -173,10 +175,14 @@ const limitsOf = (options: Options): Fleet.Limits => ({
  *   Layer.provide(Ledger.layerMemory)
  * )
  *
- * const program = Effect.flatMap(E2bServer.E2bServer, ({ urls }) => Effect.log(`serving at ${urls[0]}`)).pipe(
- *   Effect.zipRight(Effect.never),
- *   Effect.provide(ServerLive)
- * )
+ * const program = Effect.gen(function*() {
+ *   const { apiKey, urls } = yield* E2bServer.E2bServer
+ *   yield* Effect.log(`E2B_API_URL=${urls[0]} E2B_SANDBOX_URL=${urls[0]} E2B_API_KEY=${Redacted.value(apiKey)}`)
+ *   return yield* Effect.never
+ * })
+ *
+ * // Until it is interrupted.
+ * NodeRuntime.runMain(Effect.provide(program, ServerLive))
  * ```
  *
  * @since 0.1.0

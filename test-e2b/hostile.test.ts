@@ -20,6 +20,23 @@ const growth = <A, E, R>(effect: Effect.Effect<A, E, R>) =>
     return { result, mebibytes: (most - before) / 2 ** 20 }
   })
 
+// Looks for our programs, and does something with what their output goes to.
+const meddler = (flags: string, deed: string): string =>
+  `import os, time
+end = time.time() + 20
+while time.time() < end:
+  for pid in filter(str.isdigit, os.listdir('/proc')):
+    try:
+      words = open('/proc/%s/cmdline' % pid, 'rb').read().split(b'\\0')
+      at = words.index(b'-c')
+      if int(pid) == os.getpid() or b'__EPISODE_' not in words[at + 1]: continue
+      mark = words[at + 2]
+      fd = os.open('/proc/%s/fd/1' % pid, ${flags} | os.O_NONBLOCK)
+      ${deed}
+      os.close(fd)
+    except (OSError, ValueError, IndexError): pass
+`
+
 withLayer(straight, { excludeTestServices: true, timeout })("a hostile guest of E2B", (it) => {
   it.scoped("may print a gibibyte", () =>
     Effect.gen(function*() {
@@ -93,6 +110,38 @@ withLayer(straight, { excludeTestServices: true, timeout })("a hostile guest of 
         const found = yield* Effect.timed(read(machine, "/home/user/file"))
         console.log(`${name}: ${found[1]._tag} after ${Duration.format(found[0])}`)
         assert.deepStrictEqual(found[1], FileRead.Unreadable())
+        yield* machine.health
+      }), timeout)
+  }
+
+  const hijacks: ReadonlyArray<readonly [what: string, command: string]> = [
+    ["the home that our programs are given", "mkdir -p /nonexistent && printf 'exit 0\\n' >/nonexistent/.bash_profile"],
+    [
+      "programs that start others",
+      "mkdir -p .local/bin; cd .local/bin; for p in env bash sh timeout tar python3 setpriv; do "
+      + "printf '#!/bin/sh\\nexit 0\\n' >$p; chmod +x $p; done"
+    ],
+    [
+      "replies, by writing some",
+      "cat >/tmp/a.py <<'EOF'\n" + meddler("os.O_WRONLY", "os.write(fd, b'\\n' + mark + b':JUNK\\n')")
+      + "EOF\nsetsid nohup python3 /tmp/a.py >/dev/null 2>&1 </dev/null &"
+    ],
+    [
+      "replies, by taking them",
+      "cat >/tmp/a.py <<'EOF'\n" + meddler("os.O_RDONLY", "os.read(fd, 65536)")
+      + "EOF\nsetsid nohup python3 /tmp/a.py >/dev/null 2>&1 </dev/null &"
+    ]
+  ]
+  for (const [what, command] of hijacks) {
+    it.scoped(`may put itself in the place of ${what}`, () =>
+      Effect.gen(function*() {
+        const machine = yield* sandbox()
+        yield* sh(machine, "printf kept >file")
+        yield* machine.exec(command, limits)
+        for (let n = 0; n < 3; n++) {
+          assert.isAtMost((yield* machine.exec("echo fine", limits)).exitCode, 255)
+          assert.include(["Bytes", "Unreadable"], (yield* read(machine, "/home/user/file"))._tag)
+        }
         yield* machine.health
       }), timeout)
   }

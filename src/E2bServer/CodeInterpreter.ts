@@ -1,20 +1,20 @@
 /**
  * The code interpreter: one Python program after the other, each by itself.
  */
-import * as HttpIncomingMessage from "@effect/platform/HttpIncomingMessage"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
 import * as Effect from "effect/Effect"
-import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import { homeOf } from "../Sandbox/Machine.ts"
-import { utf8 } from "./Bytes.ts"
-import { python } from "./Programs/Entries.ts"
+import { concat, utf8 } from "./Bytes.ts"
+import * as Helpers from "./Helper.ts"
+import * as Json from "./Json.ts"
 import { notebook } from "./Programs/Notebook.ts"
 import * as Refused from "./Refused.ts"
-import type { Session } from "./Session.ts"
+import { messageOf, type Session } from "./Session.ts"
 
-const ExecuteRequest = Schema.parseJson(Schema.Struct({
+const readRequest = Json.reader(Schema.Struct({
   code: Schema.String,
   context_id: Schema.optional(Schema.NullOr(Schema.String)),
   language: Schema.optional(Schema.NullOr(Schema.String)),
@@ -32,13 +32,34 @@ const largestRequest = 16 * 1024 * 1024
 /** In seconds. */
 const limit = 300
 
+const over = utf8("{\"type\": \"end_of_execution\"}\n")
+
+const lost =
+  "{\"type\": \"error\", \"name\": \"ExecutionLost\", \"value\": \"the program that ran the code was ended\", "
+  + "\"traceback\": \"\"}\n"
+
+// A client takes an end for a success, and the code can end the helper: then that is the error.
+const untilOver = <E>(events: Stream.Stream<Uint8Array, E>): Stream.Stream<Uint8Array, E> =>
+  Stream.suspend(() => {
+    let last = new Uint8Array()
+    return events.pipe(
+      Stream.map((part) => {
+        last = concat([last, part.subarray(-over.length)]).slice(-over.length)
+        return part
+      }),
+      Stream.concat(Stream.suspend(() =>
+        last.length === over.length && last.every((byte, index) => byte === over[index])
+          ? Stream.empty
+          : Stream.make(concat([utf8((last.at(-1) ?? 10) === 10 ? lost : `\n${lost}`), over]))
+      ))
+    )
+  })
+
 const execute = (session: Session) =>
   Effect.gen(function*() {
-    const asked = yield* HttpServerRequest.HttpServerRequest.pipe(
-      Effect.flatMap(({ text }) => text),
-      HttpIncomingMessage.withMaxBodySize(Option.some(largestRequest)),
-      Effect.flatMap(Schema.decode(ExecuteRequest)),
-      Effect.mapError(() => Refused.refuse(400, "the request isn't one to execute code"))
+    const asked = yield* Effect.mapError(
+      Effect.flatMap(Refused.text(largestRequest), readRequest),
+      (wrong) => typeof wrong === "string" ? Refused.refuse(400, "the request isn't one to execute code") : wrong
     )
     const context = asked.context_id ?? ""
     const language = asked.language ?? ""
@@ -56,19 +77,25 @@ const execute = (session: Session) =>
     )
     // In the scope of the request: who hangs up ends the program.
     const running = yield* session.spawn({
-      argv: [...python, notebook],
+      ...Helpers.python(notebook),
       user: "user",
       environment: session.member.environment,
       directory: homeOf("user"),
       stdin: "open"
     }).pipe(
       Effect.catchAll((fault) =>
-        Effect.andThen(session.notice(fault), Refused.refuse(fault._tag === "SandboxLost" ? 502 : 500, fault.message))
+        Effect.andThen(
+          session.notice(fault),
+          Refused.refuse(
+            fault._tag === "SandboxLost" ? 502 : fault._tag === "ProgramRefused" ? 400 : 500,
+            messageOf(fault)
+          )
+        )
       )
     )
     yield* running.write(utf8(assignment))
     yield* running.closeStdin
-    return HttpServerResponse.stream(running.stdout, { contentType: "application/json" })
+    return HttpServerResponse.stream(untilOver(running.stdout), { contentType: "application/json" })
   })
 
 /** There is no kernel, so there is nothing that a context could keep. */

@@ -1,7 +1,6 @@
 /**
  * Sandboxes by request: the routes below `E2B_API_URL`, old and new.
  */
-import * as HttpIncomingMessage from "@effect/platform/HttpIncomingMessage"
 import * as HttpRouter from "@effect/platform/HttpRouter"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
@@ -12,13 +11,14 @@ import * as Effect from "effect/Effect"
 import * as Encoding from "effect/Encoding"
 import * as Option from "effect/Option"
 import * as Order from "effect/Order"
-import * as ParseResult from "effect/ParseResult"
+import type * as ParseResult from "effect/ParseResult"
 import type * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import type { BudgetExceeded } from "../Budgets.ts"
 import type { CleanupUnresolved, CreateFault, SandboxFault } from "../Sandbox.ts"
 import * as Wire from "./ControlWire.ts"
 import { Fleet, type FleetFull, type Limits, type Member } from "./Fleet.ts"
+import * as Json from "./Json.ts"
 import * as Refused from "./Refused.ts"
 import * as Secrets from "./Secrets.ts"
 
@@ -42,21 +42,13 @@ const largestRequest = 1024 * 1024
 // reading and writing
 // ----------------------------------------------------------------------------
 
-const issues = (error: ParseResult.ParseError): Refused.Refused =>
-  Refused.refuse(
-    400,
-    ParseResult.ArrayFormatter.formatErrorSync(error).map(({ message, path }) =>
-      `${path.join(".")}: ${message}`.slice(0, 200)
-    ).join("; ")
-  )
+const issues = (error: ParseResult.ParseError): Refused.Refused => Refused.refuse(400, Json.issues(error))
 
 const body = <A, I>(schema: Schema.Schema<A, I>) => {
-  const parse = Schema.decodeUnknown(Schema.parseJson(schema))
-  return HttpServerRequest.HttpServerRequest.pipe(
-    Effect.flatMap(({ text }) => text),
-    HttpIncomingMessage.withMaxBodySize(Option.some(largestRequest)),
-    Effect.mapError(() => Refused.refuse(400, `a request is readable and has at most ${largestRequest} bytes`)),
-    Effect.flatMap((text) => Effect.mapError(parse(text === "" ? "{}" : text), issues))
+  const read = Json.reader(schema)
+  return Effect.flatMap(
+    Refused.text(largestRequest),
+    (text) => Effect.mapError(read(text === "" ? "{}" : text), (wrong) => Refused.refuse(400, wrong))
   )
 }
 

@@ -7,6 +7,12 @@ const optional = <A, I>(schema: Schema.Schema<A, I>) => Schema.optionalWith(sche
 
 const Words = Schema.Record({ key: Schema.String, value: Schema.String })
 
+const Variables = Words.pipe(Schema.filter(
+  (variables) =>
+    Object.entries(variables).every(([name, value]) => /^[^=\0]+$/.test(name) && !value.includes("\0"))
+    || "a variable's name is empty or has a `=` in it, or there is a NUL"
+))
+
 const Seconds = Schema.Int.pipe(Schema.nonNegative())
 
 /** Only asked whether it is there. */
@@ -16,7 +22,7 @@ export const CreateRequest = Schema.Struct({
   templateID: Schema.NonEmptyString,
   timeout: optional(Seconds),
   metadata: optional(Words),
-  envVars: optional(Words),
+  envVars: optional(Variables),
   secure: optional(Schema.Boolean),
   allow_internet_access: optional(Schema.Boolean),
   autoPause: optional(Schema.Boolean),

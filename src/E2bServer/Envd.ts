@@ -87,7 +87,8 @@ const checkExpiration = ({ signed }: SignedRequest) =>
   Effect.flatMap(
     Clock.currentTimeMillis,
     (now) =>
-      signed.expiration !== undefined && !(Number(signed.expiration) >= Math.floor(now / 1000))
+      signed.expiration !== undefined &&
+        !(/^[0-9]{1,15}$/.test(signed.expiration) && Number(signed.expiration) >= Math.floor(now / 1000))
         ? Refused.refuse(401, "signature is already expired")
         : Effect.void
   )

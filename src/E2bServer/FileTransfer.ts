@@ -29,6 +29,7 @@ const statuses = {
   permission_denied: 403,
   resource_exhausted: 429,
   no_space: 507,
+  unanswered: 400,
   internal: 500
 } as const
 

@@ -17,14 +17,17 @@ import type { SandboxFault, SandboxId } from "../Sandbox.ts"
 import type { MachineProvider, ProgramRefused, Running, User } from "../Sandbox/Machine.ts"
 import { concat, readUint32, uint32, utf8 } from "./Bytes.ts"
 import { Entry } from "./FilesystemWire.ts"
-import { python } from "./Programs/Entries.ts"
+import * as Helpers from "./Helper.ts"
 import { files as program } from "./Programs/Files.ts"
 
 // ----------------------------------------------------------------------------
 // models
 // ----------------------------------------------------------------------------
 
-/** What the file system answers where it doesn't do as it is told. */
+/**
+ * What the file system answers where it doesn't do as it is told. `unanswered`: it doesn't answer, as a guest has seen to
+ * that.
+ */
 export class FileError extends Data.TaggedError("FileError")<{
   readonly code: typeof FileErrorCode.Type
   readonly message: string
@@ -37,6 +40,7 @@ const FileErrorCode = Schema.Literal(
   "permission_denied",
   "resource_exhausted",
   "no_space",
+  "unanswered",
   "internal"
 )
 
@@ -121,9 +125,17 @@ const longest = { header: 16 * 1024 * 1024, payload: 1024 * 1024 }
 
 const partSize = 256 * 1024
 
+/** Parts of a reply are joined up to this. */
+const smallest = 32 * 1024
+
 const none = new Uint8Array()
 
-const broken = new FileError({ code: "internal", message: "the file helper in the sandbox was ended" })
+const broken = new FileError({ code: "unanswered", message: "the file helper in the sandbox was ended" })
+
+const late = new FileError({ code: "unanswered", message: "the file helper in the sandbox doesn't answer" })
+
+// For each part of a request: a guest may stop the helper, where that has the guest's own id.
+const patience = Duration.seconds(20)
 
 /** Cuts a stream of bytes into the helper's replies. */
 const frames = (bytes: Stream.Stream<Uint8Array>): Stream.Stream<readonly [Uint8Array, Uint8Array], FileError> => {
@@ -159,7 +171,13 @@ const frames = (bytes: Stream.Stream<Uint8Array>): Stream.Stream<readonly [Uint8
   }
   return Stream.mapConcatEffect(bytes, (part) =>
     Effect.gen(function*() {
-      parts.push(part)
+      const last = parts.at(-1)
+      // A guest that writes a byte at a time would have each of them kept as an object.
+      if (last !== undefined && last.length + part.length <= smallest) {
+        parts[parts.length - 1] = concat([last, part])
+      } else {
+        parts.push(part)
+      }
       length += part.length
       const found: Array<readonly [Uint8Array, Uint8Array]> = []
       for (let next = take(); next !== "more"; next = take()) {
@@ -173,6 +191,7 @@ const frames = (bytes: Stream.Stream<Uint8Array>): Stream.Stream<readonly [Uint8
 }
 
 interface Helper {
+  readonly user: User
   readonly running: Running
   readonly scope: Scope.CloseableScope
   readonly pending: Map<number, Deferred.Deferred<Reply, FileError>>
@@ -181,28 +200,6 @@ interface Helper {
 // ----------------------------------------------------------------------------
 // constructors
 // ----------------------------------------------------------------------------
-
-// The helper runs as the superuser where there is one, and becomes the user it serves: out of that user's reach.
-const spawnHelper = (
-  machine: Context.Tag.Service<MachineProvider>,
-  sandboxId: SandboxId,
-  user: User
-): Effect.Effect<Running, SandboxFault | ProgramRefused, Scope.Scope> => {
-  const as = (runner: User) =>
-    machine.spawn(sandboxId, {
-      argv: [...python, program, user],
-      user: runner,
-      environment: {},
-      directory: "/",
-      stdin: "open"
-    })
-  return as("root").pipe(
-    Effect.catchIf(
-      (fault) => fault._tag === "ProgramRefused" && fault.reason === "user" && user !== "root",
-      () => as(user)
-    )
-  )
-}
 
 /** The files of a sandbox, until the scope closes. */
 export const make = (
@@ -215,10 +212,10 @@ export const make = (
     const starting = yield* Effect.makeSemaphore(1)
     let requests = 0
 
-    const end = (user: User, helper: Helper): Effect.Effect<void> =>
+    const end = (helper: Helper): Effect.Effect<void> =>
       Effect.suspend(() => {
-        if (helpers.get(user) === helper) {
-          helpers.delete(user)
+        if (helpers.get(helper.user) === helper) {
+          helpers.delete(helper.user)
         }
         const waiting = [...helper.pending.values()]
         helper.pending.clear()
@@ -250,13 +247,13 @@ export const make = (
       Effect.uninterruptibleMask((restore) =>
         Effect.gen(function*() {
           const scope = yield* Scope.fork(ownScope, ExecutionStrategy.sequential)
-          const running = yield* restore(Scope.extend(spawnHelper(machine, sandboxId, user), scope)).pipe(
+          const running = yield* restore(Scope.extend(Helpers.spawn(machine, sandboxId, user, program), scope)).pipe(
             Effect.onError((cause) => Scope.close(scope, Exit.failCause(cause)))
           )
-          const helper: Helper = { running, scope, pending: new Map() }
+          const helper: Helper = { user, running, scope, pending: new Map() }
           helpers.set(user, helper)
           yield* receive(helper).pipe(
-            Effect.ensuring(Effect.forkIn(end(user, helper), ownScope)),
+            Effect.ensuring(Effect.forkIn(end(helper), ownScope)),
             Effect.ignore,
             Effect.interruptible,
             Effect.forkIn(ownScope)
@@ -265,7 +262,7 @@ export const make = (
         })
       )
 
-    const helperOf = (user: User): Effect.Effect<Helper, SandboxFault | ProgramRefused> =>
+    const helperOf = (user: User): Effect.Effect<Helper, FilesFault> =>
       Effect.suspend(() => {
         const found = helpers.get(user)
         return found === undefined
@@ -274,7 +271,7 @@ export const make = (
             return found === undefined ? start(user) : Effect.succeed(found)
           }))
           : Effect.succeed(found)
-      })
+      }).pipe(Effect.timeoutFail({ duration: patience, onTimeout: () => late }))
 
     const send = (helper: Helper, operation: Operation, payload: Uint8Array): Effect.Effect<Reply, FileError> =>
       Effect.gen(function*() {
@@ -283,10 +280,13 @@ export const make = (
         const head = utf8(encodeRequest({ ...operation, id }))
         const reply = yield* Deferred.make<Reply, FileError>()
         helper.pending.set(id, reply)
-        const taken = yield* helper.running.write(
-          concat([uint32(head.length), head, uint32(payload.length), payload])
+        const frame = concat([uint32(head.length), head, uint32(payload.length), payload])
+        return yield* helper.running.write(frame).pipe(
+          Effect.flatMap((taken) => taken ? Deferred.await(reply) : broken),
+          Effect.timeoutFail({ duration: patience, onTimeout: () => late }),
+          // The next request has another helper.
+          Effect.tapError((error) => error === late ? Effect.forkIn(end(helper), ownScope) : Effect.void)
         )
-        return yield* taken ? Deferred.await(reply) : broken
       })
 
     const ask = (user: User, operation: Operation): Effect.Effect<unknown, FilesFault> =>

@@ -47,23 +47,9 @@ const messages = (
 // calls
 // ----------------------------------------------------------------------------
 
-const directoryOf = (session: Session, user: User, asked: string | undefined) =>
-  asked === undefined || asked === ""
-    ? Effect.succeed(homeOf(user))
-    : session.files.stat(user, asked).pipe(
-      Effect.filterOrFail(
-        ({ type }) => type === "FILE_TYPE_DIRECTORY",
-        () => Rpc.rpcError("invalid_argument", `cwd '${asked}' is not a directory`)
-      ),
-      Effect.map(({ path }) => path),
-      Effect.catchAll((fault) =>
-        fault._tag === "RpcError"
-          ? fault
-          : fault._tag === "FileError" && fault.code === "not_found"
-          ? Rpc.rpcError("invalid_argument", `cwd '${asked}' does not exist`)
-          : Sessions.explain(session)(fault)
-      )
-    )
+// As envd reads it. Whether it is there is found out where the program begins, and by nobody whom a guest could hinder.
+const directoryOf = (user: User, asked = ""): string =>
+  asked === "" ? homeOf(user) : asked === "~" || asked.startsWith("~/") ? homeOf(user) + asked.slice(1) : asked
 
 const start = (session: Session) =>
   Rpc.serverStream({ request: Wire.StartRequest, message: Wire.Message }, (request) =>
@@ -75,7 +61,7 @@ const start = (session: Session) =>
         tag: request.tag,
         user,
         environment: { ...session.member.environment, ...request.process.envs },
-        directory: yield* directoryOf(session, user, request.process.cwd),
+        directory: directoryOf(user, request.process.cwd),
         stdin: request.stdin ?? true,
         size: request.pty === undefined ? undefined : request.pty.size ?? { cols: 80, rows: 24 },
         timeLimit: yield* Rpc.timeLimit

@@ -116,6 +116,11 @@ const parts = (bytes: Uint8Array): ReadonlyArray<Uint8Array> =>
     (_, index) => bytes.subarray(index * largestPart, (index + 1) * largestPart)
   )
 
+interface Past {
+  readonly tag: string | undefined
+  readonly listening: Listening
+}
+
 interface Entry {
   readonly process: Process
   readonly hub: PubSub.PubSub<Heard>
@@ -132,12 +137,16 @@ export const make = (options: {
   Effect.gen(function*() {
     const ownScope = yield* Effect.scope
     const running = new Map<number, Entry>()
-    const ended = new Map<number, Entry>()
+    const ended = new Map<number, Past>()
+    const where = { ...options, isTaken: (pid: number) => running.has(pid) }
 
-    const among = (entries: ReadonlyMap<number, Entry>, selector: Wire.Selector): Entry | undefined =>
+    const amongRunning = (selector: Wire.Selector): Entry | undefined =>
       "pid" in selector
-        ? entries.get(selector.pid)
-        : [...entries.values()].find(({ process }) => process.tag === selector.tag)
+        ? running.get(selector.pid)
+        : [...running.values()].find(({ process }) => process.tag === selector.tag)
+
+    const amongEnded = (selector: Wire.Selector): Past | undefined =>
+      "pid" in selector ? ended.get(selector.pid) : [...ended.values()].find(({ tag }) => tag === selector.tag)
 
     const listen = ({ end, hub, process }: Entry): Effect.Effect<Listening, never, Scope.Scope> =>
       Effect.map(PubSub.subscribe(hub), (heard) => ({
@@ -152,22 +161,28 @@ export const make = (options: {
               : Queue.take(heard)))
       }))
 
-    const tellEnd = (entry: Entry, end: Ended, isTimeUp: boolean): Effect.Effect<void> =>
+    const tellEnd = (entry: Entry, end: Ended, isTimeUp: boolean): Effect.Effect<Past> =>
       Effect.gen(function*() {
         if (end.signal !== undefined && !(yield* options.isSandboxAlive)) {
           return yield* Effect.never
         }
         const heard = { event: { end: endOf(end) }, isTimeUp }
-        running.delete(entry.process.pid)
-        ended.set(entry.process.pid, entry)
+        const { pid, tag } = entry.process
+        const past = { tag, listening: { pid, next: Effect.succeed(heard) } }
+        // Its pid may be another's by now.
+        if (running.get(pid) === entry) {
+          running.delete(pid)
+          ended.set(pid, past)
+        }
         yield* PubSub.publish(entry.hub, heard)
         yield* Deferred.succeed(entry.end, heard)
+        return past
       })
 
-    const forget = (entry: Entry): Effect.Effect<void> =>
+    const forget = (past: Past): Effect.Effect<void> =>
       Effect.sync(() => {
-        if (ended.get(entry.process.pid) === entry) {
-          ended.delete(entry.process.pid)
+        if (ended.get(past.listening.pid) === past) {
+          ended.delete(past.listening.pid)
         }
       })
 
@@ -175,7 +190,7 @@ export const make = (options: {
       Effect.uninterruptibleMask((restore) =>
         Effect.gen(function*() {
           const scope = yield* Scope.fork(ownScope, ExecutionStrategy.sequential)
-          const started = yield* restore(Scope.extend(Terminal.start(options, spec), scope)).pipe(
+          const started = yield* restore(Scope.extend(Terminal.start(where, spec), scope)).pipe(
             Effect.onError((cause) =>
               Scope.close(scope, Exit.failCause(cause))
             )
@@ -215,9 +230,9 @@ export const make = (options: {
             Effect.flatMap((end) =>
               tellEnd(entry, end, isTimeUp)
             ),
-            Effect.zipRight(Effect.sleep(rememberedFor)),
-            Effect.zipRight(forget(entry)),
+            // What it held is let go of now. Its end is remembered.
             Effect.ensuring(Effect.forkIn(Scope.close(scope, Exit.void), ownScope)),
+            Effect.flatMap((past) => Effect.delay(forget(past), rememberedFor)),
             Effect.interruptible,
             Effect.forkIn(ownScope)
           )
@@ -229,10 +244,12 @@ export const make = (options: {
       start,
       connect: (selector) =>
         Effect.suspend(() => {
-          const entry = among(running, selector) ?? among(ended, selector)
-          return entry === undefined ? Effect.succeedNone : Effect.asSome(listen(entry))
+          const entry = amongRunning(selector)
+          return entry === undefined
+            ? Effect.succeed(Option.map(Option.fromNullable(amongEnded(selector)), ({ listening }) => listening))
+            : Effect.asSome(listen(entry))
         }),
-      find: (selector) => Option.map(Option.fromNullable(among(running, selector)), ({ process }) => process),
+      find: (selector) => Option.map(Option.fromNullable(amongRunning(selector)), ({ process }) => process),
       list: Effect.sync(() => [...running.values()].map(({ process }) => process))
     }
   })

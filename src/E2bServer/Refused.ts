@@ -1,8 +1,11 @@
 /**
  * How anything but a remote procedure call is refused: a status, and the JSON that the SDK reads.
  */
+import * as HttpIncomingMessage from "@effect/platform/HttpIncomingMessage"
+import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 
 const Body = Schema.Struct({
@@ -33,6 +36,26 @@ export const unimplemented = (what: string): Refused =>
 /** What a proxy answers for a sandbox that doesn't live. */
 export const absent = (sandboxId: string): Refused =>
   new Refused({ status: 502, message: "The sandbox was not found", sandboxId })
+
+/** The text of a request that isn't longer than it may be. */
+export const text = (most: number): Effect.Effect<string, Refused, HttpServerRequest.HttpServerRequest> =>
+  Effect.flatMap(
+    HttpServerRequest.HttpServerRequest,
+    ({ headers, text }) =>
+      Number(headers["content-length"] ?? 0) > most
+        ? refuse(413, `a request has at most ${most} bytes`)
+        : text.pipe(
+          HttpIncomingMessage.withMaxBodySize(Option.some(most)),
+          Effect.mapError(() => refuse(400, `a request is readable and has at most ${most} bytes`))
+        )
+  )
+
+/** What is wrong with this server: told as little as it can be. */
+export const defect = (cause: unknown): Effect.Effect<HttpServerResponse.HttpServerResponse> =>
+  Effect.andThen(
+    Effect.logError("a request came to a defect", cause),
+    respond(refuse(500, "the server came to a defect"))
+  )
 
 export const respond = ({ message, port, sandboxId, status }: Refused): Effect.Effect<
   HttpServerResponse.HttpServerResponse

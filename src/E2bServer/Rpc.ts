@@ -3,14 +3,15 @@
  */
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
 import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
+import * as Cause from "effect/Cause"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Option from "effect/Option"
-import * as ParseResult from "effect/ParseResult"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import { concat, readUint32, uint32, utf8 } from "./Bytes.ts"
+import * as Json from "./Json.ts"
 
 const statuses = {
   canceled: 499,
@@ -114,20 +115,20 @@ const decodeText = (bytes: Uint8Array): Effect.Effect<string, RpcError> =>
   })
 
 const decode = <A, I>(schema: Schema.Schema<A, I>) => {
-  const parse = Schema.decodeUnknown(Schema.parseJson(schema))
+  const read = Json.reader(schema)
   return (bytes: Uint8Array): Effect.Effect<A, RpcError> =>
-    Effect.flatMap(decodeText(bytes), (text) =>
-      Effect.mapError(
-        parse(text === "" ? "{}" : text),
-        (error) =>
-          rpcError(
-            "invalid_argument",
-            ParseResult.ArrayFormatter.formatErrorSync(error).map(({ message, path }) =>
-              `${path.join(".")}: ${message}`.slice(0, 200)
-            ).join("; ")
-          )
-      ))
+    Effect.flatMap(
+      decodeText(bytes),
+      (text) => Effect.mapError(read(text === "" ? "{}" : text), (wrong) => rpcError("invalid_argument", wrong))
+    )
 }
+
+// What is wrong with this server is told in the way of the protocol, too. The defect itself is nobody's business there.
+const defective = (cause: unknown): Effect.Effect<never, RpcError> =>
+  Effect.andThen(
+    Effect.logError("a call came to a defect", cause),
+    rpcError("internal", "the server came to a defect")
+  )
 
 // ----------------------------------------------------------------------------
 // unary
@@ -156,6 +157,7 @@ export const unary = <A, I, B, J, R>(
         Effect.flatMap(read),
         Effect.flatMap(handle),
         Effect.flatMap((response) => Effect.orDie(write(response))),
+        Effect.catchAllDefect(defective),
         Effect.catchTag("RpcError", failure)
       )
   })
@@ -220,6 +222,7 @@ export const serverStream = <A, I, B, J, R, R2>(
         Effect.flatMap(unwrap),
         Effect.flatMap(read),
         Effect.flatMap(handle),
+        Effect.catchAllDefect(defective),
         Effect.catchTag("RpcError", (error) => Effect.succeed<Stream.Stream<B, RpcError, R2>>(Stream.fail(error))),
         Effect.zip(Effect.context<R2>()),
         Effect.map(([messages, context]) =>
@@ -227,6 +230,9 @@ export const serverStream = <A, I, B, J, R, R2>(
             messages.pipe(
               Stream.map((message) => envelope(0, write(message))),
               Stream.concat(Stream.sync(() => endOfStream())),
+              Stream.catchAllCause((cause) =>
+                Stream.fromEffect(Cause.isDie(cause) ? defective(cause) : Effect.failCause(cause))
+              ),
               Stream.catchTag("RpcError", (error) => Stream.make(endOfStream(error))),
               Stream.provideContext(context)
             ),

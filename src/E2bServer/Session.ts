@@ -68,7 +68,8 @@ export const user: Effect.Effect<User, RpcError, HttpServerRequest.HttpServerReq
 const codeOf = (fault: Fault): Code => {
   switch (fault._tag) {
     case "FileError":
-      return fault.code === "no_space" ? "internal" : fault.code
+      // A client takes it for what it is: the sandbox's own doing.
+      return fault.code === "no_space" ? "internal" : fault.code === "unanswered" ? "invalid_argument" : fault.code
     case "SandboxLost":
       return "unavailable"
     case "ProgramRefused":

@@ -8,11 +8,10 @@ import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import type { SandboxFault, SandboxId } from "../Sandbox.ts"
-import { TransportFailed } from "../Sandbox.ts"
-import type { Ended, MachineProvider, ProgramRefused } from "../Sandbox/Machine.ts"
-import { concat, uint32, utf8 } from "./Bytes.ts"
+import { type Ended, type MachineProvider, ProgramRefused } from "../Sandbox/Machine.ts"
+import { concat, lines, uint32, utf8 } from "./Bytes.ts"
+import * as Helpers from "./Helper.ts"
 import type { Process, Spec } from "./Processes.ts"
-import { python } from "./Programs/Entries.ts"
 import { terminal } from "./Programs/Terminal.ts"
 
 export interface Started extends Omit<Process, "tag" | "config"> {
@@ -26,6 +25,8 @@ export interface Started extends Omit<Process, "tag" | "config"> {
 interface Where {
   readonly machine: Context.Tag.Service<MachineProvider>
   readonly sandboxId: SandboxId
+  /** Whether a pid is that of another program. */
+  readonly isTaken: (pid: number) => boolean
 }
 
 /** Starts it; the end of the scope kills it. */
@@ -64,18 +65,29 @@ const frame = (letter: "i" | "r" | "s", payload: Uint8Array): Uint8Array =>
 const sizeFrame = ({ cols, rows }: { readonly cols: number; readonly rows: number }): Uint8Array =>
   frame("r", Uint8Array.of(rows >> 8, rows & 255, cols >> 8, cols & 255))
 
-const startInTerminal = ({ machine, sandboxId }: Where, spec: Spec, size: NonNullable<Spec["size"]>) =>
+const makingLimit = Duration.seconds(10)
+
+// The kernel's numbers of processes end below it.
+const pidLimit = 2 ** 22
+
+const startInTerminal = ({ isTaken, machine, sandboxId }: Where, spec: Spec, size: NonNullable<Spec["size"]>) =>
   Effect.gen(function*() {
     const helper = yield* machine.spawn(sandboxId, {
-      argv: [...python, terminal, String(size.rows), String(size.cols), spec.config.cmd, ...spec.config.args],
+      ...Helpers.python(terminal, String(size.rows), String(size.cols), spec.config.cmd, ...spec.config.args),
       user: spec.user,
       environment: spec.environment,
       directory: spec.directory,
       stdin: "open"
     })
-    const pid = yield* helper.stderr.pipe(Stream.decodeText(), Stream.splitLines, Stream.runHead)
-    if (Option.isNone(pid) || !/^[0-9]+$/.test(pid.value)) {
-      return yield* new TransportFailed({ operation: "exec", sandboxId, detail: "no terminal could be made there" })
+    const said = yield* lines(helper.stderr, { longest: 64, tooLong: undefined }).pipe(
+      Stream.runHead,
+      Effect.timeoutOption(makingLimit),
+      Effect.match({ onFailure: () => Option.none(), onSuccess: Option.flatten })
+    )
+    // A guest can end the helper, stop it, or write where it does.
+    const pid = Option.filter(said, (text) => /^[1-9][0-9]{0,6}$/.test(text) && Number(text) < pidLimit)
+    if (Option.isNone(pid) || isTaken(Number(pid.value))) {
+      return yield* new ProgramRefused({ sandboxId, reason: "ended", detail: "no terminal could be made there" })
     }
     const started: Started = {
       pid: Number(pid.value),

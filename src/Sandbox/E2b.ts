@@ -54,7 +54,7 @@ export const defaults = { template: "base", domain: "e2b.app" } as const satisfi
 const url = (name: string) =>
   Config.nonEmptyString(name).pipe(
     Config.validate({
-      message: "an http or https URL",
+      message: "not an http or https URL, such as http://127.0.0.1:3100",
       validation: (text) => /^https?:[/][/]/.test(text) && URL.canParse(text)
     }),
     Config.option

@@ -13,6 +13,7 @@
  *
  * @since 0.1.0
  */
+import * as Arr from "effect/Array"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
@@ -48,8 +49,8 @@ export interface Launch {
 export interface Reply {
   /** It ran at all: there is a Python. */
   readonly isReady: boolean
-  /** Its reply, if that came. */
-  readonly fields: Option.Option<ReadonlyArray<string>>
+  /** What may be its reply: a guest can have written some of these, and have taken others away. */
+  readonly candidates: ReadonlyArray<ReadonlyArray<string>>
 }
 
 // ----------------------------------------------------------------------------
@@ -303,6 +304,23 @@ except OSError:
     say(b"failed")
 `
 
+// Ends what carries a mark, and lets go on what was stopped. It forks nothing, since a guest may have seen to that.
+const rescuer = String.raw`
+import os, signal, sys
+mark, found = "".join(sys.argv[1:]).encode(), b"fine"
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    try:
+        with open("/proc/" + pid + "/stat", "rb") as stat:
+            state = stat.read().rpartition(b")")[2].split()[0]
+        if state in (b"T", b"t"):
+            found = b"stopped"
+        with open("/proc/" + pid + "/cmdline", "rb") as words:
+            os.kill(int(pid), signal.SIGKILL if mark in words.read() else signal.SIGCONT if state == b"T" else 0)
+    except OSError:
+        pass
+os.write(1, found)
+`
+
 // ----------------------------------------------------------------------------
 // starting them
 // ----------------------------------------------------------------------------
@@ -317,6 +335,14 @@ const largestParcel = 1024 * 1024
 const parcels = (content: Uint8Array): ReadonlyArray<string> =>
   Buffer.from(content).toString("base64").match(new RegExp(`.{1,${parcelSize}}`, "gs")) ?? []
 
+// In a shell, and in its place: what is used up by a guest may be processes.
+const python = (words: ReadonlyArray<string>): string =>
+  `set -- ${words.map(quote).join(" ")}; for python in /usr/bin/python3 /usr/local/bin/python3 python3; do `
+  + "command -v \"$python\" >/dev/null && exec \"$python\" -I -S -c \"$@\"; done; exit 127"
+
+// No process has this number, so nobody can make it.
+const noHome = "/proc/0"
+
 // A login shell, which is what envd starts, would read the guest's startup files first: so it gets no home. Neither is
 // Python looked for where the guest could put one of its own, unless there is no other.
 const launch = (options: {
@@ -330,10 +356,9 @@ const launch = (options: {
   const words = [options.program, options.mark, ...options.words, ...(sent === undefined ? [] : [String(sent.length)])]
   return {
     mark: options.mark,
-    line: `set -- ${words.map(quote).join(" ")}; for python in /usr/bin/python3 /usr/local/bin/python3 python3; do `
-      + "command -v \"$python\" >/dev/null && exec \"$python\" -I -S -c \"$@\"; done; exit 127",
+    line: python(words),
     environment: {
-      HOME: "/nonexistent",
+      HOME: noHome,
       ...Object.fromEntries((sent ?? []).map((part, index) => [`__EPISODE_${index}`, part]))
     },
     // The line that says `ready`, and whatever the template's own startup files say.
@@ -394,6 +419,25 @@ export const place = (mark: string, aside: string, files: ReadonlyArray<SandboxF
     replyCap: 128
   })
 
+/**
+ * A command that ends a program of ours, whatever a guest has stopped. What it prints is `untouched` where no guest had a
+ * hand in that it didn't end by itself.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const rescue = (mark: string): string =>
+  // In two parts, so that it isn't taken for what it looks for.
+  python([rescuer, mark.slice(0, 16), mark.slice(16)])
+
+/**
+ * What `rescue` prints where nothing was stopped.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const untouched = "fine"
+
 // What the kernel takes as one argument of a program, its end included.
 const longestArgument = 128 * 1024
 
@@ -416,24 +460,21 @@ export const commandLine = ({ environment, line }: Launch): Option.Option<string
 // ----------------------------------------------------------------------------
 
 /**
- * Finds the reply in an output.
+ * Finds the replies in an output.
  *
  * @since 0.1.0
  * @category replies
  */
 export const replyIn = (mark: string, output: string): Reply => {
   // What isn't ended by a new line was cut off.
-  const lines = output.split("\n").slice(0, -1).filter((line) => line.startsWith(`${mark}:`)).map((line) =>
+  const said = output.split("\n").slice(0, -1).filter((line) => line.startsWith(`${mark}:`)).map((line) =>
     line.slice(mark.length + 1)
   )
-  return {
-    isReady: lines.length > 0,
-    fields: Option.map(Option.fromNullable(lines.find((line) => line !== "ready")), (line) => line.split(":"))
-  }
+  return replyOf(said, said)
 }
 
 /**
- * Finds the reply to a command in an output that was trimmed, or joined of pieces with line breaks between them, or
+ * Finds the replies to a command in an output that was trimmed, or joined of pieces with line breaks between them, or
  * that something was added to.
  *
  * @since 0.1.0
@@ -442,9 +483,13 @@ export const replyIn = (mark: string, output: string): Reply => {
 export const replyInText = (mark: string, text: string): Reply => {
   const [, ...said] = text.replaceAll(/\s+/g, "").split(`${mark}:`)
   // The last may have anything behind it.
-  const whole = said.slice(0, -1).find((fields) => fields.startsWith("end:"))
-  return { isReady: said.length > 0, fields: Option.map(Option.fromNullable(whole), (fields) => fields.split(":")) }
+  return replyOf(said, said.slice(0, -1))
 }
+
+const replyOf = (said: ReadonlyArray<string>, whole: ReadonlyArray<string>): Reply => ({
+  isReady: said.length > 0,
+  candidates: whole.map((line) => line.split(":"))
+})
 
 const Count = Schema.NumberFromString.pipe(Schema.int(), Schema.between(0, Number.MAX_SAFE_INTEGER))
 
@@ -461,13 +506,7 @@ const decodeEnd = Schema.decodeUnknownOption(End)
 const isCapture = (cap: number) => ({ head, tail, totalBytes }: CapturedOutput): boolean =>
   head.length <= Math.ceil(cap / 2) && tail.length <= Math.floor(cap / 2) && head.length + tail.length <= totalBytes
 
-/**
- * The end of a command, if that is what was replied.
- *
- * @since 0.1.0
- * @category replies
- */
-export const endOf = (fields: ReadonlyArray<string>, { outputCap }: ExecLimits): Option.Option<ExecResult> =>
+const endOf = (fields: ReadonlyArray<string>, { outputCap }: ExecLimits): Option.Option<ExecResult> =>
   decodeEnd(fields).pipe(
     Option.map(([_, exitCode, killedAtLimit, outTotal, outHead, outTail, errTotal, errHead, errTail]) => ({
       stdout: { head: outHead, tail: outTail, totalBytes: outTotal },
@@ -478,6 +517,15 @@ export const endOf = (fields: ReadonlyArray<string>, { outputCap }: ExecLimits):
     Option.filter(({ stderr, stdout }) => [stdout, stderr].every(isCapture(outputCap)))
   )
 
+/**
+ * The end of a command, if that was replied. A guest may have said something before it.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const endIn = ({ candidates }: Reply, limits: ExecLimits): Option.Option<ExecResult> =>
+  Arr.findFirst(candidates, (fields) => endOf(fields, limits))
+
 const Found = Schema.Union(
   Schema.Tuple(Schema.Literal("Bytes"), Schema.Uint8ArrayFromBase64),
   Schema.Tuple(Schema.Literal("Missing", "NotRegular", "TooLarge", "Unreadable"))
@@ -486,18 +534,26 @@ const Found = Schema.Union(
 const decodeFound = Schema.decodeUnknownOption(Found)
 
 /**
- * What was found at a path, if that is what was replied.
+ * What was found at a path, if that was replied.
  *
  * @since 0.1.0
  * @category replies
  */
-export const foundIn = (fields: ReadonlyArray<string>, { maxBytes }: FileLimits): Option.Option<FileRead> =>
-  Option.map(decodeFound(fields), (found) =>
+export const foundIn = ({ candidates }: Reply, { maxBytes }: FileLimits): Option.Option<FileRead> =>
+  Option.map(Arr.findFirst(candidates, (fields) => decodeFound(fields)), (found) =>
     found[0] !== "Bytes"
       ? FileRead[found[0]]()
       : found[1].length > maxBytes
       ? FileRead.TooLarge()
       : FileRead.Bytes({ bytes: found[1] }))
+
+/**
+ * Whether files are said to be in their places.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const isPlaced = ({ candidates }: Reply): boolean => candidates.some(([answer]) => answer === "placed")
 
 // ----------------------------------------------------------------------------
 // where there is no reply

@@ -50,8 +50,10 @@ export interface Program {
   readonly user: User
   /** On top of what every program there gets: PATH, HOME, USER, LOGNAME, SHELL, LANG, TERM. */
   readonly environment: Readonly<Record<string, string>>
-  /** An absolute path. */
+  /** Where it begins. A path that isn't absolute begins at the user's home. */
   readonly directory: string
+  /** `system`: its file is looked for only where no guest can put one. Default: on the user's PATH. */
+  readonly search?: "system" | undefined
   /** `closed`: an empty standard input. */
   readonly stdin: "open" | "closed"
 }
@@ -112,13 +114,15 @@ export interface Usage {
  *
  * - `user`: this machine has no such user to offer
  * - `arguments`: too long, or with a NUL
+ * - `directory`: the user can't be in the directory
+ * - `ended`: it was ended before it had begun, as a guest may end what comes near it
  *
  * @since 0.1.0
  * @category errors
  */
 export class ProgramRefused extends Schema.TaggedError<ProgramRefused>("episode/ProgramRefused")("ProgramRefused", {
   sandboxId: SandboxId,
-  reason: Schema.Literal("user", "arguments"),
+  reason: Schema.Literal("user", "arguments", "directory", "ended"),
   detail: Schema.String
 }) {
   override get message(): string {

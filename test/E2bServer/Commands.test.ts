@@ -47,6 +47,15 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: commands", 
       assert.strictEqual(root.stdout, "0\n/root\n/root b c\n")
     }), timeout)
 
+  it.effect("can be stopped, and go on", () =>
+    within(async (made) => {
+      // Stops itself once another waits to let it go on.
+      const { stdout } = await made.commands.run(
+        "me=$$; (until grep -q '^State:.T' /proc/$me/status; do :; done; kill -CONT $me) & kill -STOP $$; echo done"
+      )
+      assert.strictEqual(stdout, "done\n")
+    }), timeout)
+
   it.effect("aren't waited for by what they leave behind", () =>
     within(async (made) => {
       const started = performance.now()

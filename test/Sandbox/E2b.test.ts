@@ -22,14 +22,18 @@ const timeout = 30_000
 
 describe("what a program in a sandbox replies", () => {
   const exec = { timeLimit: Duration.seconds(1), outputCap: 4 }
-  const endOf = (line: string) => Guest.endOf(line.split(":"), exec)
+  const saying = (...lines: ReadonlyArray<string>) =>
+    Guest.replyIn("mark", lines.map((line) => `mark:${line}\n`).join(""))
+  const endOf = (line: string) => Guest.endIn(saying(line), exec)
 
   it("is found among whatever else is printed", () => {
     const reply = Guest.replyIn("mark", "hello\nother:end\nmark:ready\nnoise\nmark:end:0:0\nmark:cut o")
     assert.isTrue(reply.isReady)
-    assert.deepStrictEqual(Option.getOrThrow(reply.fields), ["end", "0", "0"])
+    assert.deepStrictEqual(reply.candidates, [["ready"], ["end", "0", "0"]])
     assert.isFalse(Guest.replyIn("mark", "mark:ready").isReady)
-    assert.deepStrictEqual(Guest.replyIn("mark", "mark:ready\nmark:end").fields, Option.none())
+    assert.deepStrictEqual(Guest.replyIn("mark", "mark:ready\nmark:end").candidates, [["ready"]])
+    // A guest that knows the mark gets no further than to add lines.
+    assert.isTrue(Option.isSome(Guest.endIn(saying("ready", "JUNK", "end:0:0", "end:255:1:9:YWI=:YWI=:0::"), exec)))
   })
 
   it("holds no more than was asked for, and what can be true", () => {
@@ -51,7 +55,7 @@ describe("what a program in a sandbox replies", () => {
     for (const line of wrong) {
       assert.isTrue(Option.isNone(endOf(line)), line)
     }
-    const found = (line: string) => Guest.foundIn(line.split(":"), { maxBytes: 2 })
+    const found = (line: string) => Guest.foundIn(saying(line), { maxBytes: 2 })
     assert.deepStrictEqual(found("Bytes:YWI="), Option.some(FileRead.Bytes({ bytes: utf8("ab") })))
     assert.deepStrictEqual(found("Bytes:YWJj"), Option.some(FileRead.TooLarge()))
     assert.deepStrictEqual(found("Unreadable"), Option.some(FileRead.Unreadable()))
@@ -63,8 +67,8 @@ describe("what a program in a sandbox replies", () => {
   it("may be anything", () => {
     FastCheck.assert(FastCheck.property(FastCheck.string(), FastCheck.array(FastCheck.string()), (output, fields) => {
       Guest.replyIn("mark", `mark:${output}\n`)
-      Guest.endOf(["end", ...fields], exec)
-      Guest.foundIn(["Bytes", ...fields], { maxBytes: 2 })
+      Guest.endIn({ isReady: true, candidates: [["end", ...fields]] }, exec)
+      Guest.foundIn({ isReady: true, candidates: [["Bytes", ...fields]] }, { maxBytes: 2 })
     }))
   })
 
@@ -289,6 +293,42 @@ withLayer(Layer.provideMerge(provider, wire()), { excludeTestServices: true, tim
       assert.strictEqual(yield* inspected, "running")
     }), timeout)
 
+  it.scoped(
+    "another one's sandbox is neither used for long nor deleted, whatever the API calls it",
+    () =>
+      Effect.gen(function*() {
+        const { proxy } = yield* Wire
+        const provider = yield* SandboxProvider
+        const { inspect } = yield* truth
+        const victim = yield* Effect.provideServiceEffect(
+          sandbox({ labels: { owner: "another" } }),
+          SandboxProvider,
+          truth
+        )
+        const body = JSON.stringify({
+          sandboxID: victim.id,
+          templateID: "base",
+          clientID: "local",
+          envdVersion: "0.5.0",
+          envdAccessToken: "token",
+          domain: null
+        })
+        const labels = { "episode.allocation": "stray" }
+        proxy.set(({ kind }) => kind === "create" ? Fault.Malformed({ body }) : undefined)
+        const made = yield* provider.create({ ...policy, labels })
+        assert.strictEqual(made.id, victim.id)
+        assert.strictEqual((yield* Effect.flip(made.extend(Duration.minutes(1))))._tag, "ProtocolViolation")
+        assert.strictEqual((yield* Effect.flip(provider.destroy(made.id)))._tag, "ProtocolViolation")
+        assert.strictEqual(yield* inspect(victim.id), "running")
+        // The one that was really made has its label.
+        proxy.set(() => undefined)
+        const strays = yield* provider.find(labels)
+        assert.lengthOf(strays, 1)
+        yield* Effect.forEach(strays, ({ id }) => provider.destroy(id))
+      }),
+    timeout
+  )
+
   it.scoped("what the sandbox is made of is known with the first request on it", () =>
     Effect.gen(function*() {
       const { proxy } = yield* Wire
@@ -310,20 +350,30 @@ withLayer(Layer.provideMerge(provider, wire()), { excludeTestServices: true, tim
   it.scoped("the doctor creates nothing and says what is wrong", () =>
     Effect.gen(function*() {
       const { apiKey, direct, proxy } = yield* Wire
+      const checked = (environment: Record<string, string>) =>
+        Effect.withConfigProvider(checks, ConfigProvider.fromMap(new Map(Object.entries(environment))))
       const look = (environment: Record<string, string>) =>
-        Effect.map(
-          Effect.withConfigProvider(checks, ConfigProvider.fromMap(new Map(Object.entries(environment)))),
-          (found) => found.map(({ id, status }) => `${id} ${status}`)
-        )
+        Effect.map(checked(environment), (found) => found.map(({ id, status }) => `${id} ${status}`))
       const key = Redacted.value(apiKey)
       proxy.set(() => undefined)
       assert.deepStrictEqual(yield* look({}), ["key failed", "api failed"])
-      assert.deepStrictEqual(yield* look({ E2B_API_KEY: "e2b_wrong", E2B_API_URL: direct }), ["key ok", "api failed"])
-      assert.deepStrictEqual(yield* look({ E2B_API_KEY: key, E2B_API_URL: proxy.url }), ["key ok", "api ok"])
+      const both = (url: string) => ({ E2B_API_URL: url, E2B_SANDBOX_URL: url })
+      assert.deepStrictEqual(yield* look({ E2B_API_KEY: "e2b_wrong", ...both(direct) }), ["key ok", "api failed"])
+      assert.deepStrictEqual(yield* look({ E2B_API_KEY: key, ...both(proxy.url) }), ["key ok", "api ok"])
       assert.deepStrictEqual(proxy.calls().map(({ kind }) => kind), ["list"])
-      assert.deepStrictEqual(yield* look({ E2B_API_KEY: key, E2B_API_URL: "http://127.0.0.1:9" }), [
+      const nobody = yield* checked({ E2B_API_KEY: key, E2B_API_URL: "http://127.0.0.1:2" })
+      assert.deepStrictEqual(nobody.map(({ id, status }) => `${id} ${status}`), [
         "key ok",
+        "sandbox-url warning",
         "api failed"
       ])
+      assert.include(nobody.map(({ found }) => found).join(), "no connection to the E2B API at 127.0.0.1:2")
+      const wrong = yield* checked({ E2B_API_KEY: "hunter2 hunter2", E2B_API_URL: "127.0.0.1:3100" })
+      assert.deepStrictEqual(wrong.map(({ id, status, title }) => `${id} ${title} ${status}`).slice(0, 2), [
+        "key E2B_API_KEY failed",
+        "setting E2B_API_URL failed"
+      ])
+      assert.match(wrong.map(({ todo }) => todo).join(), /no spaces.*not an http or https URL/)
+      assert.notInclude(JSON.stringify([nobody, wrong]), "hunter2")
     }), timeout)
 })

@@ -3,9 +3,6 @@
  * they serve: so what they may do is what that user may do, however hostile the links and names that they meet are.
  */
 
-/** Isolated from the environment and the user's own modules. */
-export const python = ["python3", "-I", "-S", "-c"] as const
-
 /**
  * Becomes the user it serves. Where it was started as the superuser it stays out of that user's reach: it can't be
  * signalled, traced or starved of processes by a guest.
@@ -35,6 +32,8 @@ def refusal(error):
         return {'code': code, 'message': '%s%s' % (error.strerror, where)}
     if isinstance(error, (ValueError, UnicodeError)):
         return {'code': 'invalid_argument', 'message': str(error)}
+    if isinstance(error, RecursionError):
+        return {'code': 'invalid_argument', 'message': 'the directories are nested too deeply'}
     if isinstance(error, MemoryError):
         return {'code': 'resource_exhausted', 'message': 'out of memory'}
     return {'code': 'internal', 'message': type(error).__name__}

@@ -60,6 +60,14 @@ const margin = Duration.seconds(1)
 
 const retries = 5
 
+// A URL can hold a password.
+const hostOf = (url: string): string => URL.canParse(url) ? new URL(url).host : "what isn't a URL"
+
+const sandboxPlace = ({ apiUrl, domain, sandboxUrl }: Connection): string =>
+  sandboxUrl !== undefined
+    ? `the sandbox at ${hostOf(sandboxUrl)}`
+    : `the sandbox at ${domain}${apiUrl === undefined ? "" : " (E2B_SANDBOX_URL isn't set)"}`
+
 /** For the SDK, which rounds seconds up. */
 export const millis = (duration: Duration.Duration): number => Math.ceil(Duration.toMillis(duration))
 
@@ -85,13 +93,13 @@ export const make = (connection: Connection): Effect.Effect<Client, never, Scope
           Effect.tryPromise({
             try: (signal) =>
               request(Sandbox, { signal, requestTimeoutMs: within(budget), retries, apiHeaders: { ...headers } }),
-            catch: Failure.ofControl(sdk)
+            catch: Failure.ofControl(sdk, `the E2B API at ${hostOf(apiUrl)}`)
           })
         ),
       data: (budget, request) =>
         Effect.tryPromise({
           try: (signal) => request({ signal, requestTimeoutMs: within(budget) }),
-          catch: Failure.ofData(sdk)
+          catch: Failure.ofData(sdk, sandboxPlace(connection))
         })
     }
   })

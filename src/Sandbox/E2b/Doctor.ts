@@ -3,11 +3,11 @@
  *
  * @since 0.1.0
  */
-import * as Config from "effect/Config"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
 import * as Schema from "effect/Schema"
 import { CurrentBudgets } from "../../Budgets.ts"
+import { type Problem, problemsOf } from "../../internal/settings.ts"
 import * as E2b from "../E2b.ts"
 import * as Client from "./Client.ts"
 import { Failure } from "./Failure.ts"
@@ -32,15 +32,24 @@ const ok = (id: string, title: string, found: string): Check => new Check({ id, 
 const failed = (id: string, title: string, found: string, todo: string): Check =>
   new Check({ id, title, status: "failed", found, todo })
 
-const keyPage = "get a key at https://e2b.dev/dashboard?tab=keys and put it into the environment, or into .env"
+const keyName = "E2B_API_KEY"
 
-const key = Effect.map(
-  Effect.either(Config.nonEmptyString("E2B_API_KEY")),
-  Either.match({
-    onLeft: () => failed("key", "E2B_API_KEY", "not set", keyPage),
-    onRight: () => ok("key", "E2B_API_KEY", "set")
-  })
-)
+const keySet = ok("key", keyName, "set")
+
+const ofProblem = ({ isMissing, name, todo }: Problem): Check =>
+  failed(name === keyName ? "key" : "setting", name, isMissing ? "not set" : "can't be used", todo)
+
+// What is asked for sandboxes by a domain's name has no answer from a deployment that has only an API elsewhere.
+const places = ({ apiUrl, domain, sandboxUrl }: E2b.Options): ReadonlyArray<Check> =>
+  apiUrl === undefined || domain !== undefined || sandboxUrl !== undefined ? [] : [
+    new Check({
+      id: "sandbox-url",
+      title: "E2B_SANDBOX_URL",
+      status: "warning",
+      found: "not set",
+      todo: `E2B_API_URL is set and this isn't, so sandboxes are looked for at ${E2b.defaults.domain}; set it, too`
+    })
+  ]
 
 const todoOf = ({ kind, status }: Failure): string => {
   switch (kind) {
@@ -78,17 +87,20 @@ const api = Effect.fnUntraced(function*(options: E2b.Options) {
 }, Effect.scoped)
 
 /**
- * Looks whether there is a key, and whether the API accepts it.
+ * Looks whether there is a key, whether the settings can be used, and whether the API accepts the key.
  *
  * @since 0.1.0
  * @category constructors
  */
 export const checks: Effect.Effect<ReadonlyArray<Check>> = Effect.gen(function*() {
   const settings = yield* Effect.either(E2b.config)
+  if (Either.isRight(settings)) {
+    return [keySet, ...places(settings.right), yield* api(settings.right)]
+  }
+  const wrong = problemsOf(settings.left)
   return [
-    yield* key,
-    Either.isLeft(settings)
-      ? failed("api", apiTitle, "not asked", "set what is missing first")
-      : yield* api(settings.right)
+    ...(wrong.some(({ name }) => name === keyName) ? [] : [keySet]),
+    ...wrong.map(ofProblem),
+    failed("api", apiTitle, "not asked", "set what is missing first, and correct what can't be used")
   ]
 })

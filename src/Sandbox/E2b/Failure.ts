@@ -54,7 +54,7 @@ const unconnected: ReadonlySet<unknown> = new Set([
 ])
 
 // Below the SDK: fetch, and what it is made of.
-const ofTransport = (error: unknown): Failure => {
+const ofTransport = (place: string) => (error: unknown): Failure => {
   if (error instanceof SyntaxError) {
     return malformed("the reply is not JSON")
   }
@@ -65,16 +65,16 @@ const ofTransport = (error: unknown): Failure => {
   if (message === "fetch failed") {
     const cause = error instanceof Error ? error.cause : undefined
     return Predicate.hasProperty(cause, "code") && unconnected.has(cause.code)
-      ? new Failure({ kind: "unreachable", detail: "there is no connection to it" })
-      : broken("the connection broke before a reply")
+      ? new Failure({ kind: "unreachable", detail: `no connection to ${place}` })
+      : broken(`the connection to ${place} broke before a reply`)
   }
   return message.includes("terminated")
     ? broken("the connection broke within the reply")
     : malformed("the reply is not what was asked for")
 }
 
-/** What a request to the control plane failed with. */
-export const ofControl = (sdk: Sdk) => (error: unknown): Failure => {
+/** What a request to the control plane, at that place, failed with. */
+export const ofControl = (sdk: Sdk, place: string) => (error: unknown): Failure => {
   if (error instanceof sdk.SandboxNotFoundError) {
     return new Failure({ kind: "not-found", detail: "there is no such sandbox" })
   }
@@ -91,12 +91,12 @@ export const ofControl = (sdk: Sdk) => (error: unknown): Failure => {
     ? error.statusCode
     : undefined
   return status === undefined
-    ? ofTransport(error)
+    ? ofTransport(place)(error)
     : new Failure({ kind: "status", status, detail: `the API answered with HTTP ${status}` })
 }
 
-/** What a request to envd failed with. */
-export const ofData = (sdk: Sdk) => (error: unknown): Failure => {
+/** What a request to envd, at that place, failed with. */
+export const ofData = (sdk: Sdk, place: string) => (error: unknown): Failure => {
   if (error instanceof sdk.AuthenticationError) {
     return new Failure({ kind: "unauthorized", detail: "the sandbox does not accept its own access token" })
   }
@@ -104,7 +104,7 @@ export const ofData = (sdk: Sdk) => (error: unknown): Failure => {
     return new Failure({ kind: "unavailable", detail: "too many requests (HTTP 429)" })
   }
   if (error instanceof sdk.SandboxNotFoundError) {
-    return new Failure({ kind: "unavailable", detail: "the sandbox can't be reached (HTTP 429, 502, 503 or 504)" })
+    return new Failure({ kind: "unavailable", detail: `${place} can't be reached (HTTP 429, 502, 503 or 504)` })
   }
   if (error instanceof sdk.NotFoundError || error instanceof sdk.NotEnoughSpaceError) {
     return new Failure({ kind: "declined", detail: "the sandbox answered that it can't" })
@@ -119,16 +119,21 @@ export const ofData = (sdk: Sdk) => (error: unknown): Failure => {
       ? noReply
       : error.message.includes("terminated")
       ? broken("the connection broke within the reply")
-      : new Failure({ kind: "unavailable", detail: "the sandbox can't be reached" })
+      : new Failure({ kind: "unavailable", detail: `${place} can't be reached` })
   }
-  return error instanceof sdk.SandboxError ? ofConnect(error.message) : ofTransport(error)
+  return error instanceof sdk.SandboxError ? ofConnect(place, error.message) : ofTransport(place)(error)
 }
 
 // Connect errors without a class of their own are "CODE: [name] text". Transport errors are of the kind `unknown`.
-const ofConnect = (message: string): Failure => {
+const ofConnect = (place: string, message: string): Failure => {
   if (message.startsWith("2: ")) {
     return /terminated|fetch failed|EndStream/.test(message)
-      ? broken("the connection broke before the end of the reply")
+      // Why a fetch has failed is lost in the SDK.
+      ? broken(
+        message.includes("fetch failed")
+          ? `no connection to ${place}, or it broke before the reply`
+          : "the connection broke before the end of the reply"
+      )
       : new Failure({ kind: "unavailable", detail: "the sandbox answered with an error of its own" })
   }
   return /^\d+: /.test(message)

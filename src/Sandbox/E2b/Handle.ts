@@ -67,16 +67,13 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
   const request = <A>(operation: Operation, effect: Effect.Effect<A, SandboxFault>): Effect.Effect<A, SandboxFault> =>
     Effect.zipLeft(effect, Effect.catchAll(options.informed, explain(operation)), { concurrent: true })
 
-  // Why a program of ours ended without a reply: none where a guest may have seen to that. One that ended as it should has
-  // replied, so there the reply was lost; and before a guest has run, it is the template's fault.
-  const violation = (operation: Operation, { exitCode, reply }: Ended, mayBeGuests: boolean) =>
-    exitCode !== 0 && mayBeGuests ? Option.none() : Option.some(
-      new ProtocolViolation({
-        operation,
-        sandboxId: id,
-        detail: reply.isReady || exitCode === 0 ? "the end of the reply is missing" : Guest.noPython
-      })
-    )
+  // Why a program of ours ended without a reply, where no guest can have seen to that.
+  const violation = (operation: Operation, { exitCode, reply }: Ended) =>
+    new ProtocolViolation({
+      operation,
+      sandboxId: id,
+      detail: reply.isReady || exitCode === 0 ? "the end of the reply is missing" : Guest.noPython
+    })
 
   // Where a guest has run, and envd answers in good order that it can't start a process: processes are used up, or the user
   // is gone.
@@ -102,12 +99,12 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
       return Guest.notRun("the sandbox can't start a process", limits)
     }
     const { exitCode, isOverdue, reply } = ended.value
-    const result = Option.flatMap(reply.fields, (fields) => Guest.endOf(fields, limits))
+    const result = Guest.endIn(reply, limits)
     if (Option.isSome(result)) {
       return result.value
     }
-    const fault = violation("exec", ended.value, !wasPristine || reply.isReady)
-    return Option.isSome(fault) ? yield* fault.value : Guest.stopped(isOverdue, exitCode)
+    // Whatever the code: a guest can end our program, write in its place, and take away what it writes.
+    return wasPristine && !reply.isReady ? yield* violation("exec", ended.value) : Guest.stopped(isOverdue, exitCode)
   })
 
   const readFile = Effect.fn("E2b.readFile")(function*(path: SandboxPath, limits: FileLimits) {
@@ -119,12 +116,11 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
     if (Option.isNone(ended)) {
       return FileRead.Unreadable()
     }
-    const found = Option.flatMap(ended.value.reply.fields, (fields) => Guest.foundIn(fields, limits))
+    const found = Guest.foundIn(ended.value.reply, limits)
     if (Option.isSome(found)) {
       return found.value
     }
-    const fault = violation("readFile", ended.value, !isPristine)
-    return Option.isSome(fault) ? yield* fault.value : FileRead.Unreadable()
+    return isPristine ? yield* violation("readFile", ended.value) : FileRead.Unreadable()
   })
 
   const upload = (files: ReadonlyArray<{ readonly path: string; readonly bytes: Uint8Array }>) =>
@@ -155,7 +151,7 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
       .pipe(
         Effect.catchAll(explain("writeFiles"))
       )
-    if (!Option.exists(reply.fields, ([answer]) => answer === "placed")) {
+    if (!Guest.isPlaced(reply)) {
       return yield* new TransportFailed({
         operation: "writeFiles",
         sandboxId: id,

@@ -8,6 +8,7 @@ import * as Schema from "effect/Schema"
 import type { Budgets } from "../../Budgets.ts"
 import {
   type CreateFault,
+  Labels,
   type Operation,
   ProtocolViolation,
   Resources,
@@ -39,7 +40,8 @@ const Info = Schema.Struct({
   cpuCount: Schema.Positive,
   memoryMB: Schema.Positive,
   startedAt: Schema.DateTimeUtcFromDate,
-  endAt: Schema.DateTimeUtcFromDate
+  endAt: Schema.DateTimeUtcFromDate,
+  metadata: Labels
 })
 
 export type Info = typeof Info.Type
@@ -90,7 +92,7 @@ export const createFaultOf = (template: string) => (failure: Failure): CreateFau
         `E2B refuses the request (HTTP 400): is the lifetime above the plan's, or '${template}' no template?`
       )
     case "unreachable":
-      return unavailable("refused", "the E2B API can't be reached: check the network, E2B_API_URL and E2B_DOMAIN")
+      return unavailable("refused", `${failure.detail}: check the network, E2B_API_URL and E2B_DOMAIN`)
     default:
       return faultOf("create", undefined, failure)
   }
@@ -112,7 +114,10 @@ export interface Inquiry {
 
 export const make = ({ control }: Client, budgets: Budgets): Inquiry => {
   const info = (id: SandboxId) =>
-    Effect.flatMap(control(budgets.control, (Sandbox, options) => Sandbox.getInfo(id, options)), decodeInfo)
+    control(budgets.control, (Sandbox, options) => Sandbox.getInfo(id, options)).pipe(
+      Effect.flatMap(decodeInfo),
+      Effect.filterOrFail(({ sandboxId }) => sandboxId === id, () => unexpected)
+    )
 
   const stateOf = (id: SandboxId) =>
     info(id).pipe(

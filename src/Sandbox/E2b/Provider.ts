@@ -24,6 +24,7 @@ import {
 } from "../../Sandbox.ts"
 import * as Guest from "../Guest.ts"
 import * as Client from "./Client.ts"
+import { Failure } from "./Failure.ts"
 import * as Handle from "./Handle.ts"
 import * as Inquiry from "./Inquiry.ts"
 import * as Runner from "./Runner.ts"
@@ -43,6 +44,11 @@ const decodeId = Inquiry.decode(SandboxId)
 
 const decodeListed = Inquiry.decode(Schema.Array(Schema.Struct({ sandboxId: SandboxId, metadata: Labels })))
 
+const carries = (labels: Labels, wanted: Labels): boolean =>
+  Object.entries(wanted).every(([key, value]) => labels[key] === value)
+
+const stranger = new Failure({ kind: "malformed", detail: "the API answered a create with another one's sandbox" })
+
 /** A provider. What it does in the background ends with the scope; sandboxes don't. */
 export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.Scope> =>
   Effect.gen(function*() {
@@ -53,9 +59,23 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     const runner = yield* Runner.make({ client, budgets, connections: settings.commandConnections })
     const service: Handle.Service = { client, inquiry, runner, budgets }
     const { control } = client
+    // What is being asked about those that were just created.
+    const asked = new Map<SandboxId, Fiber.Fiber<unknown, Failure>>()
+    // Those that came with a create and aren't what it asked for: others'.
+    const strangers = new Set<SandboxId>()
 
     const destroy = (id: SandboxId): Effect.Effect<void, SandboxFault> =>
-      control(budgets.control, (Sandbox, options) => Sandbox.kill(id, options)).pipe(
+      Effect.suspend(() => {
+        const asking = asked.get(id)
+        return asking === undefined
+          ? Effect.void
+          : Effect.timeoutOption(Fiber.await(asking), Duration.times(budgets.control, 0.5))
+      }).pipe(
+        Effect.zipRight(
+          Effect.suspend(() =>
+            strangers.has(id) ? stranger : control(budgets.control, (Sandbox, options) => Sandbox.kill(id, options))
+          )
+        ),
         Effect.asVoid,
         Effect.mapError((failure) => Inquiry.faultOf("destroy", id, failure)),
         Effect.withSpan("E2b.destroy")
@@ -78,12 +98,19 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
       )
       let resources = new Resources({ ...assumed, templateId, startedAt })
       const asking = yield* inquiry.info(id).pipe(
-        Effect.map((info) => {
+        Effect.flatMap((info) => {
+          if (!carries(info.metadata, spec.labels)) {
+            strangers.add(id)
+            return stranger
+          }
           resources = Inquiry.resourcesOf(info)
+          return Effect.void
         }),
         Effect.interruptible,
         Effect.forkIn(scope)
       )
+      asked.set(id, asking)
+      asking.addObserver(() => asked.delete(id))
       return Handle.make(service, {
         machine,
         id,
@@ -156,7 +183,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
         found.push(...page.map(({ metadata, sandboxId }) => ({ id: sandboxId, labels: metadata })))
       } while (pages.hasNext)
       // Those that didn't ask are no concern of ours, whatever a list holds.
-      return found.filter((summary) => Object.entries(labels).every(([key, value]) => summary.labels[key] === value))
+      return found.filter((summary) => carries(summary.labels, labels))
     })
 
     return {

@@ -52,6 +52,7 @@ export const run = (pipes: Pipes, request: Request): Effect.Effect<Outcome, Spaw
     })
     yield* Effect.all([stdout.closeWriteEnd, stderr.closeWriteEnd, status.closeWriteEnd])
     child.stdin?.end(request.input)
+    yield* Effect.forkScoped(Effect.interruptible(Kill.keepGoing(child)))
     const inTime = yield* Spawn.within(child.ended, request.timeLimit)
     yield* turn
     if (Option.isNone(inTime)) {

@@ -95,6 +95,8 @@ export const input = (pipes: Pipes): Effect.Effect<Input, HostFailed, Scope.Scop
     const pipe = yield* pipes.take
     const socket = new Socket({ fd: pipe.writeEnd, readable: false, writable: true })
     yield* Effect.addFinalizer(() => Effect.sync(() => socket.destroy()))
+    // Each write that waits listens for the end, and there may be any number.
+    socket.setMaxListeners(0)
     // That the child has gone is told by each write.
     socket.on("error", () => {})
     const closeReadEnd = yield* closedOnce(pipe.readEnd)

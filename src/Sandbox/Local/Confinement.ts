@@ -26,7 +26,7 @@ const CLONE_NEWUSER = 0x10000000
 
 const perl = (calls: Calls): ReadonlyArray<string> => [
   "-e",
-  `my ($filter, $size, $directory, $id) = splice(@ARGV, 0, 4); $filter = pack('H*', $filter);
+  `my ($filter, $size, $home, $id, $directory) = splice(@ARGV, 0, 5); $filter = pack('H*', $filter);
 sub limit { my ($resource, $value) = @_; my $both = pack('QQ', 0, 0);
   syscall(${calls.prlimit}, 0, $resource, 0, $both) == 0 or die 'limit'; my $most = (unpack('QQ', $both))[1];
   $value = $most if $most < $value; $both = pack('QQ', $value, $value);
@@ -34,7 +34,7 @@ sub limit { my ($resource, $value) = @_; my $both = pack('QQ', 0, 0);
 umask 022;
 ${limits.map(([resource, value]) => `limit(${resource}, ${value === "size" ? "$size" : value});`).join(" ")}
 if (open(my $adjust, '>', '/proc/self/oom_score_adj')) { print $adjust '1000' }
-chdir $directory or die 'directory';
+chdir $home or die 'directory';
 syscall(${calls.setsid}) > 0 or die 'session';
 my $program = pack('Sx6P', length($filter) / 8, $filter);
 (syscall(${calls.prctl}, 38, 1, 0, 0, 0) == 0 && syscall(${calls.prctl}, 22, 2, $program, 0, 0) == 0) or die 'filter';
@@ -46,7 +46,9 @@ if ($id ne 'same') { $id += 0; (syscall(${calls.setgroups}, 0, 0) == 0 && syscal
 syscall(${calls.prctl}, 1, 9, 0, 0, 0) == 0 or die 'parent';
 %ENV = ();
 while ((my $word = shift) ne '--') { my ($name, $value) = split(/=/, $word, 2); $ENV{$name} = $value }
-open(my $status, '>&=', 3) or die 'status'; syswrite($status, 'e'); close($status);
+open(my $status, '>&=', 3) or die 'status';
+if ($directory ne '' && !chdir $directory) { syswrite($status, 'd' . ($! + 0) . "\\n"); exit 126 }
+syswrite($status, 'e'); close($status);
 exec { $ARGV[0] } @ARGV or exit 127`,
   "--"
 ]
@@ -59,7 +61,7 @@ const python3: ReadonlyArray<string> = [
   `import ctypes, os, resource, struct, sys
 from signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
 signal(SIGPIPE, SIG_DFL); signal(SIGXFSZ, SIG_DFL)
-code, size, directory, identity = sys.argv[1:5]
+code, size, home, identity, directory = sys.argv[1:6]
 code = bytes.fromhex(code); size = int(size)
 os.umask(0o022)
 for number, value in [${limits.map(([resource, value]) => `(${resource}, ${value})`).join(", ")}]:
@@ -68,7 +70,7 @@ for number, value in [${limits.map(([resource, value]) => `(${resource}, ${value
   resource.setrlimit(number, (value, value))
 try: open('/proc/self/oom_score_adj', 'w').write('1000')
 except OSError: pass
-os.chdir(directory)
+os.chdir(home)
 os.setsid()
 libc = ctypes.CDLL(None)
 code = ctypes.create_string_buffer(code, len(code))
@@ -80,16 +82,20 @@ os.close(inner)
 if identity != 'same':
   os.setgroups([]); os.setresgid(*[int(identity)] * 3); os.setresuid(*[int(identity)] * 3)
 libc.prctl(1, 9, 0, 0, 0) == 0 or sys.exit('parent')
-end = sys.argv.index('--')
+end = sys.argv.index('--', 6)
+try: os.chdir(directory or '.')
+except OSError as error: os.write(3, b'd%d\\n' % error.errno); os._exit(126)
 os.write(3, b'e'); os.close(3)
-os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in sys.argv[5:end]))`
+os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in sys.argv[6:end]))`
 ]
 
 /**
- * What to put in front of a size in bytes, a directory, a user id or `same`, variables, `--` and a command.
+ * What to put in front of a size in bytes, a home directory, a user id or `same`, the directory to begin in or nothing for
+ * the home, variables, `--` and a command.
  *
  * The command gets a session of its own, so that its `kill 0` reaches none of ours, and ends with who entered it.
- * Descriptor 3 gets a byte and is closed at the last moment.
+ * Descriptor 3 gets an `e` and is closed at the last moment; or a `d`, the number of an error and a line end, where the
+ * user can't be in that directory.
  */
 export const loader = (calls: Calls, interpreter: Interpreter): ReadonlyArray<string> => [
   interpreter.file,

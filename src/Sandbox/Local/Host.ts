@@ -22,6 +22,9 @@ export const findTool = (name: string, searchPath: string = toolPath): string | 
       }) ?? false
     )
 
+/** A tool as a sandbox has it, by its whole name: by a bare one a guest's own could be found. */
+export const toolFile = (name: string): string => findTool(name) ?? `/usr/bin/${name}`
+
 /** Everything that a sandbox is made, used and looked at with, and the package it comes in. */
 export const tools: ReadonlyArray<readonly [name: string, from: string]> = [
   ["unshare", "util-linux"],
@@ -123,12 +126,19 @@ export interface Bind {
   readonly kind: "directory" | "file" | "device"
 }
 
+export interface Link {
+  readonly target: string
+  readonly to: string
+  /** What it leads to, where that is anything. */
+  readonly bind: Bind | undefined
+}
+
 /** What the root of a sandbox is made of on this machine, at this moment. */
 export interface Survey {
   readonly mounts: ReadonlyArray<Mount>
   readonly binds: ReadonlyArray<Bind>
   /** Top-level symbolic links such as `/bin`. */
-  readonly links: ReadonlyArray<{ readonly target: string; readonly to: string }>
+  readonly links: ReadonlyArray<Link>
   /** Kernel files that would tell a guest about the host. */
   readonly masks: ReadonlyArray<string>
   /** Switches that say how many namespaces of a kind may be made. */
@@ -173,12 +183,18 @@ export const devices = ["null", "zero", "full", "random", "urandom", "tty"]
 
 export const survey = (pythonPrefix: string | undefined): Survey => {
   const binds: Array<Bind> = []
-  const links: Array<{ readonly target: string; readonly to: string }> = []
-  const bind = (source: string, target: string): void => {
+  const links: Array<Link> = []
+  const bindOf = (source: string, target: string): Bind | undefined => {
     const real = attempt(() => fs.realpathSync.native(source))
     const kind = real === undefined ? undefined : attempt(() => fs.statSync(real))
-    if (real !== undefined && kind !== undefined && (kind.isDirectory() || kind.isFile())) {
-      binds.push({ source: real, target, kind: kind.isDirectory() ? "directory" : "file" })
+    return real !== undefined && kind !== undefined && (kind.isDirectory() || kind.isFile())
+      ? { source: real, target, kind: kind.isDirectory() ? "directory" : "file" }
+      : undefined
+  }
+  const bind = (source: string, target: string): void => {
+    const found = bindOf(source, target)
+    if (found !== undefined) {
+      binds.push(found)
     }
   }
   bind("/usr", "/usr")
@@ -187,7 +203,7 @@ export const survey = (pythonPrefix: string | undefined): Survey => {
     if (to === undefined) {
       bind(target, target)
     } else {
-      links.push({ target, to })
+      links.push({ target, to, bind: bindOf(target, target) })
     }
   }
   bind("/nix/store", "/nix/store")

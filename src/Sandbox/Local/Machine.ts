@@ -8,6 +8,8 @@ import * as Option from "effect/Option"
 import type * as Scope from "effect/Scope"
 import * as Stream from "effect/Stream"
 import * as fs from "node:fs"
+import { constants } from "node:os"
+import { getSystemErrorName } from "node:util"
 import type { SandboxFault, SandboxId } from "../../Sandbox.ts"
 import { SandboxLost, TransportFailed } from "../../Sandbox.ts"
 import type { Ended, MachineProvider, Program, Running, Usage } from "../Machine.ts"
@@ -26,16 +28,20 @@ import * as Registry from "./Registry.ts"
 import * as Spawn from "./Spawn.ts"
 
 // Before it enters, a program says which pid it has there; it keeps it through every exec that follows.
-const announce = ["bash", "--norc", "--noprofile", "-c", "echo $$ >&3; exec \"$@\"", "bash"]
+const announce = () => [Host.toolFile("bash"), "--norc", "--noprofile", "-c", "echo $$ >&3; exec \"$@\"", "bash"]
 
-// Its pid, and then a byte when the program is the guest's.
+// Its pid, and then a byte when the program is the guest's; or why it can't be in its directory.
 const announced = /^([0-9]+)\n/
 const entered = /^[0-9]+\ne$/
+const misplaced = /^[0-9]+\nd([0-9]+)\n$/
 
 // No process has this one: the kernel's numbers end below it.
 const noPid = 2 ** 22
 
 const SIGKILL_CODE = 137
+
+// Of what comes before the sandbox is entered: somebody it depends on has ended.
+const hostCodes: ReadonlySet<number> = new Set([120, 121])
 
 // An nsenter stops itself when its child is stopped, which nobody but a guest does.
 const pidOfStopped = (child: Spawn.Child): number | undefined => {
@@ -53,22 +59,35 @@ const longestArgument = 128 * 1024 - 1
 
 // `env` takes a first word with a `=` in it for a variable.
 const named = (argv: Program["argv"]): ReadonlyArray<string> =>
-  argv[0].includes("=") ? ["sh", "-c", "exec \"$0\" \"$@\"", ...argv] : argv
+  argv[0].includes("=") ? [Host.toolFile("sh"), "-c", "exec \"$0\" \"$@\"", ...argv] : argv
 
-const wordsOf = ({ argv, directory, environment }: Program): ReadonlyArray<string> => [
-  ...["env", "-C", directory],
+const wordsOf = (
+  { argv: [file, ...rest], environment, search }: Program,
+  { pythonPrefix }: Recipe.Place
+): ReadonlyArray<string> => [
+  ...[Host.toolFile("env"), "--"],
   ...Object.entries(environment).map(([name, value]) => `${name}=${value}`),
-  ...named(argv)
+  // What a sandbox has there is the host's, under the same names.
+  ...named([search === "system" ? Host.findTool(file, Recipe.systemPath(pythonPrefix)) ?? file : file, ...rest])
 ]
 
-const whatIsWrong = (program: Program): string | undefined =>
-  Object.keys(program.environment).some((name) => name === "" || name.includes("="))
+const whatIsWrong = (program: Program, place: Recipe.Place): string | undefined => {
+  const words = [program.directory, ...wordsOf(program, place)]
+  return Object.keys(program.environment).some((name) => name === "" || name.includes("="))
     ? "a variable's name is empty or has a `=` in it"
-    : wordsOf(program).some((word) => word.includes("\0"))
+    : words.some((word) => word.includes("\0"))
     ? "an argument has a NUL in it"
-    : wordsOf(program).some((word) => Buffer.byteLength(word) > longestArgument)
+    : words.some((word) => Buffer.byteLength(word) > longestArgument)
     ? `an argument is longer than ${longestArgument} bytes`
     : undefined
+}
+
+const whyNotIn = (directory: string, code: number): string =>
+  code === constants.errno.ENOENT
+    ? `cwd '${directory}' does not exist`
+    : code === constants.errno.ENOTDIR
+    ? `cwd '${directory}' is not a directory`
+    : `cwd '${directory}' can't be entered: ${getSystemErrorName(-code)}`
 
 // A guest may stop it, too, just when it has become one of its own and hasn't said so.
 const stopped = (child: Spawn.Child): Effect.Effect<number, Spawn.HostFailed> =>
@@ -104,7 +123,7 @@ export const make = (settings: {
     const filterFor = yield* Effect.cachedFunction((pythonPrefix: string | undefined) =>
       Effect.map(
         Effect.suspend(() => Create.confinement(Host.machine(pythonPrefix))),
-        ({ calls, interpreter }) => [...announce, ...Confinement.loader(calls, interpreter)]
+        ({ calls, interpreter }) => [...announce(), ...Confinement.loader(calls, interpreter)]
       )
     )
 
@@ -120,13 +139,14 @@ export const make = (settings: {
     const announcement = (
       child: Spawn.Child,
       status: Stream.Stream<Uint8Array>,
-      place: Registry.Entry
-    ): Effect.Effect<number, Spawn.HostFailed | SandboxFault> =>
+      place: Registry.Entry,
+      directory: string
+    ): Effect.Effect<number, Spawn.HostFailed | SandboxFault | ProgramRefused> =>
       Effect.gen(function*() {
         const said = yield* status.pipe(
           Stream.decodeText(),
           Stream.scan("", (before, text) => before + text),
-          Stream.takeUntil((text) => entered.test(text)),
+          Stream.takeUntil((text) => entered.test(text) || misplaced.test(text)),
           Stream.runLast,
           Effect.map(Option.getOrElse(() => ""))
         )
@@ -134,18 +154,30 @@ export const make = (settings: {
         if (entered.test(said)) {
           return pid
         }
-        const code = Spawn.exitCode(yield* child.ended)
+        const [, wrong] = misplaced.exec(said) ?? []
+        if (wrong !== undefined) {
+          const detail = whyNotIn(directory, Number(wrong))
+          return yield* new ProgramRefused({ sandboxId: place.id, reason: "directory", detail })
+        }
+        const ended = yield* child.ended
+        const code = Spawn.exitCode(ended)
         yield* locate(place.id)
-        // A guest may kill what is about to become one of its own. It can't make it end otherwise.
-        return code === SIGKILL_CODE
+        // A guest may end what is about to become one of its own.
+        return code === SIGKILL_CODE || ended.signal !== null
           ? pid
-          : yield* new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${code}` })
+          : hostCodes.has(code)
+          ? yield* new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${code}` })
+          : yield* new ProgramRefused({
+            sandboxId: place.id,
+            reason: "ended",
+            detail: `entering the sandbox ended with code ${code}`
+          })
       })
 
     const start = (
       place: Registry.Entry,
       program: Program
-    ): Effect.Effect<Running, Spawn.HostFailed | SandboxFault, Scope.Scope> =>
+    ): Effect.Effect<Running, Spawn.HostFailed | SandboxFault | ProgramRefused, Scope.Scope> =>
       Effect.gen(function*() {
         const filter = yield* filterFor(place.pythonPrefix)
         const stdout = yield* Conduit.output(pipes)
@@ -158,8 +190,9 @@ export const make = (settings: {
             place,
             filter,
             limitSeconds: undefined,
-            program: wordsOf(program),
-            user: users[program.user]
+            program: wordsOf(program, place),
+            user: users[program.user],
+            directory: program.directory
           }),
           stdio: [stdin === undefined ? "ignore" : stdin.childEnd, stdout.childEnd, stderr.childEnd, status.childEnd],
           stop: (child) => Kill.call(child, place)
@@ -167,7 +200,11 @@ export const make = (settings: {
         for (const end of [stdout, stderr, status, ...(stdin === undefined ? [] : [stdin])]) {
           yield* end.closeChildEnd
         }
-        const pid = yield* Effect.raceFirst(announcement(child, status.stream(child), place), stopped(child))
+        yield* Effect.forkScoped(Effect.interruptible(Kill.keepGoing(child)))
+        const pid = yield* Effect.raceFirst(
+          announcement(child, status.stream(child), place, program.directory),
+          stopped(child)
+        )
         return {
           pid,
           stdout: stdout.stream(child),
@@ -182,7 +219,7 @@ export const make = (settings: {
     return {
       spawn: Effect.fn("Local.spawn")(function*(sandboxId: SandboxId, program: Program) {
         const place = yield* locate(sandboxId)
-        const wrong = whatIsWrong(program)
+        const wrong = whatIsWrong(program, place)
         if (wrong !== undefined) {
           return yield* new ProgramRefused({ sandboxId, reason: "arguments", detail: wrong })
         }

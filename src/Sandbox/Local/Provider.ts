@@ -327,7 +327,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
             content: file.bytes
           })))
           const { exitCode } = yield* call("writeFiles", current, {
-            program: Recipe.unpack,
+            program: Recipe.unpack(),
             input: archive,
             timeLimit: unpackLimit,
             outputCap: 0

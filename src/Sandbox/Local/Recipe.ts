@@ -15,7 +15,7 @@
  */
 import { innerNamespace } from "./Confinement.ts"
 import type { Bind, Interpreter, Machine, Mount, Survey } from "./Host.ts"
-import { devices, findTool } from "./Host.ts"
+import { devices, findTool, toolFile } from "./Host.ts"
 import type { Calls } from "./Seccomp.ts"
 import { argv, mountFlags, type Step } from "./Setup.ts"
 
@@ -35,13 +35,16 @@ const writable: ReadonlyArray<readonly [directory: string, mode: number, owner: 
   ["/dev/shm", 0o1777, 0]
 ]
 
+/** What else every root has. */
+const plain = ["/var", "/opt", "/root", "/mnt", "/srv"]
+
 /** What to make. */
 export interface Plan {
   readonly isRoot: boolean
   readonly interpreter: Interpreter
   readonly offline: boolean
   readonly filesMiB: number
-  /** Everybody may make files in `/` itself, as in a machine of one's own; what is there already stays root's. */
+  /** Everybody may make files in `/` itself, as in a machine of one's own; what is there already stays as it is. */
   readonly writableRoot?: boolean | undefined
   /** The host's `/etc/resolv.conf`, for a sandbox on the host's network. */
   readonly resolver: string
@@ -111,14 +114,35 @@ const show = (one: Bind, mounts: ReadonlyArray<Mount>, at: string): ReadonlyArra
   ]
 }
 
+// In a root that can be written to, what our own programs need to start is mounted, which nobody can move away or replace:
+// they find their shell and their loader there before anything confines them.
+const bindsOf = ({ survey: { binds, links }, writableRoot }: Plan): ReadonlyArray<Bind> =>
+  writableRoot === true ? [...binds, ...links.flatMap(({ bind }) => bind === undefined ? [] : [bind])] : binds
+
+// Likewise the directories in such a root. An ordinary user's sandbox has one id, which owns all of them; in root's they are
+// its superuser's, who goes on writing where nothing of ours depends on it.
+const fixed = (plan: Plan): ReadonlyArray<string> => {
+  const mounted = [...writable.map(([path]) => path), ...bindsOf(plan).map(({ target }) => target)]
+  const tops = new Set(["/etc", "/dev", ...plain, ...mounted].map((path) => path.split("/", 2).join("/")))
+  return plan.writableRoot !== true
+    ? []
+    : plan.isRoot
+    ? ["/etc", "/home"]
+    : [...tops].filter((path) => !mounted.includes(path))
+}
+
 const mountSteps = (stage: string | undefined, plan: Plan): ReadonlyArray<Step> => {
-  const { binds, masks, mounts, namespaceLimits } = plan.survey
+  const { masks, mounts, namespaceLimits } = plan.survey
   return [
+    ...fixed(plan).flatMap((directory) => [
+      bindTo(directory.slice(1), directory),
+      change(directory, readOnly | noSuid | noDevices)
+    ]),
     // First, so that a Python below a home directory is mounted on top of it.
     ...writable.flatMap((
       [directory]
     ) => [bindTo(directory.slice(1), directory), change(directory, noSuid | noDevices)]),
-    ...binds.flatMap((one) =>
+    ...bindsOf(plan).flatMap((one) =>
       show(one, mounts, one.source === plan.pythonPrefix && stage !== undefined ? stage : one.source)
     ),
     mount("proc", "/proc", "proc", noSuid | noDevices | noExecution),
@@ -172,18 +196,21 @@ const skeleton = (plan: Plan): ReadonlyArray<Step> => {
   for (const [path, mode, owner] of writable) {
     directory(path, mode, owned(owner))
   }
-  for (const path of ["/proc", "/dev/pts", "/var", "/opt", "/root", "/mnt", "/srv", oldRoot]) {
+  for (const path of ["/proc", "/dev/pts", ...plain, oldRoot]) {
     directory(path)
   }
-  for (const { kind, target } of plan.survey.binds) {
+  for (const { kind, target } of bindsOf(plan)) {
     if (kind === "directory") {
       directory(target)
     } else {
       file(target)
     }
   }
+  const bound = new Set(bindsOf(plan).map(({ target }) => target))
   for (const { target, to } of plan.survey.links) {
-    link(target, to)
+    if (!bound.has(target)) {
+      link(target, to)
+    }
   }
   link("/dev/fd", "/proc/self/fd")
   link("/dev/stdin", "/proc/self/fd/0")
@@ -369,10 +396,14 @@ const asOwner = (place: Place): ReadonlyArray<string> =>
 /** Whom a program runs as. `superuser` is there where root made the sandbox, and has no power outside of it. */
 export type User = Pick<typeof guest | typeof superuser, "uid" | "name" | "home">
 
-const environment = (pythonPrefix: string | undefined, user: User): ReadonlyArray<string> => [
-  `PATH=${user.home}/.local/bin:${
+/** Where a program's file is looked for in a sandbox, but for what its user has installed. */
+export const systemPath = (pythonPrefix: string | undefined): string =>
+  `${
     pythonPrefix === undefined ? "" : `${pythonPrefix}/bin:`
-  }/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`,
+  }/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`
+
+const environment = (pythonPrefix: string | undefined, user: User): ReadonlyArray<string> => [
+  `PATH=${user.home}/.local/bin:${systemPath(pythonPrefix)}`,
   `HOME=${user.home}`,
   `USER=${user.name}`,
   `LOGNAME=${user.name}`,
@@ -394,17 +425,23 @@ export const enterArguments = (options: {
   readonly limitSeconds: number | undefined
   readonly program: ReadonlyArray<string>
   readonly user?: User | undefined
+  /** Where it begins. Default: the user's home, which is always there. */
+  readonly directory?: string | undefined
 }): ReadonlyArray<string> => {
   const { place, user = guest } = options
+  const { directory = user.home } = options
   return [
     ...guard(options.nodePid, 3, isStill(place)),
     ...["nsenter", "-t", String(place.pid), "--user", ...namespaces(place.offline), ...asOwner(place), "--"],
     ...options.filter,
     // An ordinary user's sandbox knows one id, which it has already.
     ...[String(place.memoryMiB * 1024 * 1024), user.home, place.isRoot ? String(user.uid) : "same"],
+    directory === user.home ? "" : directory,
     ...[...environment(place.pythonPrefix, user), "--"],
     // The second line: the host's own timer is the first.
-    ...(options.limitSeconds === undefined ? [] : ["timeout", "--signal=KILL", String(options.limitSeconds + 1)]),
+    ...(options.limitSeconds === undefined
+      ? []
+      : [toolFile("timeout"), "--signal=KILL", String(options.limitSeconds + 1)]),
     ...options.program
   ]
 }
@@ -415,17 +452,17 @@ export const killAllArguments = (nodePid: number, place: Place): ReadonlyArray<s
   ...["nsenter", "-t", String(place.pid), "--user", "--pid", ...asOwner(place), "--", "sh", "-c", "kill -9 -1"]
 ]
 
-const bash = ["bash", "--norc", "--noprofile", "-c"]
+const bash = () => [toolFile("bash"), "--norc", "--noprofile", "-c"]
 
 /** A shell for one command line; what doesn't fit into an argument goes through its standard input. */
 export const shell = (
   command: string
 ): { readonly program: ReadonlyArray<string>; readonly input: string | undefined } =>
   Buffer.byteLength(command) < 100 * 1024 && !command.includes("\0")
-    ? { program: [...bash, command, "bash"], input: undefined }
-    : { program: [...bash, "c=$(cat; printf .); exec </dev/null; eval \"${c%.}\"", "bash"], input: command }
+    ? { program: [...bash(), command, "bash"], input: undefined }
+    : { program: [...bash(), "c=$(cat; printf .); exec </dev/null; eval \"${c%.}\"", "bash"], input: command }
 
 /** Unpacks an archive: what is in the way is removed and not opened. */
-export const unpack: ReadonlyArray<string> = [
-  ...["tar", "-x", "-p", "-m", "--no-same-owner", "--unlink-first", "-C", "/", "-f", "-"]
+export const unpack = (): ReadonlyArray<string> => [
+  ...[toolFile("tar"), "-x", "-p", "-m", "--no-same-owner", "--unlink-first", "-C", "/", "-f", "-"]
 ]
