@@ -14,7 +14,7 @@ import { task } from "./Cli/Check.ts"
 import { demo } from "./Cli/Demo.ts"
 import { doctor } from "./Cli/Doctor.ts"
 import type { ExitCode, Failure } from "./Cli/Exit.ts"
-import { codeOf, codes, describe } from "./Cli/Exit.ts"
+import { codeOf, codes, describe, Usage } from "./Cli/Exit.ts"
 import * as Help from "./Cli/Help.ts"
 import { run } from "./Cli/Run.ts"
 import { schema } from "./Cli/SchemaCommand.ts"
@@ -47,23 +47,41 @@ const completionsOf = (shell: string): Effect.Effect<ReadonlyArray<string>> =>
     ? Command.getZshCompletions(episode, "episode")
     : Command.getBashCompletions(episode, "episode")
 
-const parse = Command.run(episode, { name: "episode", version })
+// What is wrong is said once, by `ofExit`: the parser's own words are for nobody, a command's are for people.
+const parse = (argv: ReadonlyArray<string>) =>
+  Effect.flatMap(
+    Console.consoleWith(Effect.succeed),
+    (console) =>
+      Command.run(Command.transformHandler(episode, Effect.withConsole(console)), { name: "episode", version })(argv)
+        .pipe(
+          Effect.withConsole({ ...console, error: () => Effect.void })
+        )
+  )
+
+const misuse = (argv: ReadonlyArray<string>) => (failure: ValidationError.ValidationError) => {
+  const text = describe(failure)
+  const meant = Help.suggestion(episode, argv)
+  return new Usage({
+    message: meant === "" ? text : text.startsWith("Received unknown argument") ? meant : `${text}; ${meant}`
+  })
+}
 
 const asksForOverview = (argv: ReadonlyArray<string>): boolean => {
   const [first, ...rest] = argv.slice(2)
   return rest.length === 0 && (first === undefined || first === "--help" || first === "-h" || first === "help")
 }
 
-const perform = (argv: ReadonlyArray<string>) =>
-  asksForOverview(argv) ? Console.log(Help.overview) : Help.colourOnlyTerminals(parse(argv)).pipe(
-    // The parser has said what is wrong, but not what was meant.
-    Effect.tapErrorCause((cause) => {
-      const failure = Cause.failureOption(cause)
-      return Option.isSome(failure) && ValidationError.isValidationError(failure.value)
-        ? tell(Help.suggestion(episode, argv.slice(2)))
-        : Effect.void
-    })
-  )
+const perform = Effect.fnUntraced(function*(argv: ReadonlyArray<string>) {
+  if (asksForOverview(argv)) {
+    return yield* Console.log(Help.overview)
+  }
+  const words = argv.slice(2)
+  const unknown = Help.unknownCommand(episode, words)
+  if (unknown !== "") {
+    return yield* new Usage({ message: unknown })
+  }
+  yield* Effect.catchIf(Help.colourOnlyTerminals(parse(argv)), ValidationError.isValidationError, misuse(words))
+})
 
 // An argument, or a key of somebody's task file, can hold anything.
 const tell = (text: string) => text === "" ? Effect.void : Console.error(`episode: ${visible(text)}`)
@@ -99,7 +117,9 @@ export const main = (argv: ReadonlyArray<string>, setExitCode: (code: ExitCode) 
       } else if (code === codes.interrupted) {
         yield* tell("every sandbox is deleted, absence confirmed")
       }
-      setExitCode(open.some(({ state }) => state !== "uncertain") ? codes.unresolved : code)
+      // An interruption promises more than an error does: that nothing is left.
+      const isLeft = open.some(({ state }) => state !== "uncertain" || code === codes.interrupted)
+      setExitCode(isLeft ? codes.unresolved : code)
     })
   ).pipe(
     Effect.scoped,

@@ -34,7 +34,10 @@ const check = Command.make(
       }
       const { solution, task, visible: open } = yield* Files.readTask(given.file)
       const screen = yield* Screens.make(given)
-      yield* screen.line(`${visible(given.file)}: a valid task, ${task.id}`)
+      yield* screen.line(
+        `${visible(given.file)}: a valid task, ${task.id}`
+          + (given.run ? `; provider ${yield* Episodes.told(given.provider)}` : "")
+      )
       if (!given.run) {
         return
       }

@@ -31,7 +31,7 @@ export const demo = Command.make(
       )
       yield* Episodes.perform(flags, ({ run: episode, screen }) =>
         Effect.gen(function*() {
-          yield* screen.line(`episode ${version}, task ${task.id}, provider ${flags.provider.name}`)
+          yield* screen.line(`episode ${version}, task ${task.id}, provider ${yield* Episodes.told(flags.provider)}`)
           yield* screen.line(screen.paint("bold", "\nEpisode 1 of 2: the program as it is"))
           const before = yield* episode(task, (tools) => Effect.zipRight(inspect(tools), tools.submit))
           yield* screen.line(screen.paint("bold", "\nEpisode 2 of 2: repaired by a script"))

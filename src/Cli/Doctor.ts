@@ -2,6 +2,7 @@
  * `episode doctor`: whether this machine has what a provider needs, and what to do where it hasn't.
  */
 import * as Command from "@effect/cli/Command"
+import * as Options from "@effect/cli/Options"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
 import * as Schema from "effect/Schema"
@@ -33,13 +34,22 @@ const checksOf = (source: Episodes.Source) =>
       return yield* (yield* doctorOf[source.name]).checks
     }
     const { check } = yield* Effect.promise(() => import("./DoctorOpenEnv.ts"))
-    const { checks } = yield* doctorOf[yield* Episodes.reachOf(source)]
-    return [yield* check(source.url, yield* Episodes.openenvHeaders), ...(yield* checks)]
+    const { name, words } = yield* Episodes.reachOf(source)
+    const { checks } = yield* doctorOf[name]
+    return [
+      yield* check(source.url, yield* Episodes.openenvHeaders),
+      { id: "sandboxes", title: "where its sandboxes are looked for", status: "ok" as const, found: words },
+      ...(yield* checks)
+    ]
   })
+
+const json = Options.boolean("json").pipe(
+  Options.withDescription("print the checks as one JSON document on standard output, and all else on standard error")
+)
 
 export const doctor = Command.make(
   "doctor",
-  { provider: Episodes.source, json: Episodes.json },
+  { provider: Episodes.source, json },
   ({ json, provider }) =>
     Effect.gen(function*() {
       const screen = yield* Screens.make({ json })

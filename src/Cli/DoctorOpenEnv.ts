@@ -1,24 +1,47 @@
 /**
- * Whether an OpenEnv server can be reached. No session is opened.
+ * Whether a Terminus server can be reached. No session is opened.
  */
 import * as FetchHttpClient from "@effect/platform/FetchHttpClient"
 import * as HttpClient from "@effect/platform/HttpClient"
 import * as HttpClientResponse from "@effect/platform/HttpClientResponse"
 import * as Effect from "effect/Effect"
+import * as Option from "effect/Option"
 import * as Wire from "../OpenEnv/Wire.ts"
 
-/** Asks a server how it is. */
+// Upstream's Terminus has any name that its author gave it, so a name only tells what certainly is another environment.
+const episodes = "episode"
+
+/** Asks a server how it is, and what. */
 export const check = (url: string, headers: Readonly<Record<string, string>>) => {
   const about = { id: "server", title: "the server at --openenv-url" }
   const failed = (found: string, todo: string) => ({ ...about, status: "failed" as const, found, todo })
-  return HttpClient.get(`${url.replace(/^ws/, "http").replace(/\/+$/, "")}/health`, { headers }).pipe(
+  const get = (path: string) => HttpClient.get(`${url.replace(/^ws/, "http").replace(/\/+$/, "")}${path}`, { headers })
+  // Not every server says what it is.
+  const nameOf = get("/metadata").pipe(
+    Effect.flatMap(HttpClientResponse.schemaBodyJson(Wire.Metadata)),
+    Effect.map(({ name }) => name),
+    Effect.option
+  )
+  const answered = ({ status }: typeof Wire.Health.Type) =>
+    status === "unhealthy"
+      ? Effect.succeed(failed(status, "it says that it is unhealthy: its own log says why"))
+      : Effect.map(nameOf, (name) =>
+        Option.contains(name, episodes)
+          ? failed(
+            "a server of episodes",
+            "it serves episodes and isn't a Terminus server: start `episode serve terminus`"
+          )
+          : { ...about, status: "ok" as const, found: status })
+  return get("/health").pipe(
     Effect.flatMap((response) =>
       response.status === 401 || response.status === 403
-        ? Effect.succeed(failed(`HTTP ${response.status}`, "it wants a token: set EPISODE_OPENENV_TOKEN"))
-        : Effect.map(HttpClientResponse.schemaBodyJson(Wire.Health)(response), ({ status }) =>
-          status === "unhealthy"
-            ? failed(status, "it says that it is unhealthy: its own log says why")
-            : { ...about, status: "ok" as const, found: status })
+        ? Effect.succeed(failed(
+          `HTTP ${response.status}`,
+          "authorization" in headers
+            ? "it doesn't accept the token in EPISODE_OPENENV_TOKEN"
+            : "it wants a token: set EPISODE_OPENENV_TOKEN"
+        ))
+        : Effect.flatMap(HttpClientResponse.schemaBodyJson(Wire.Health)(response), answered)
     ),
     Effect.timeout("5 seconds"),
     Effect.catchTags({

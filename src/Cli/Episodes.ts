@@ -42,6 +42,35 @@ export const choice = <const Value extends string>(
     })
   )
 
+/** A number whose error says which flag it is about. */
+export const integer = (
+  name: string,
+  options: { readonly default: number; readonly min: number; readonly max?: number }
+): Options.Options<number> =>
+  Options.text(name).pipe(
+    Options.withPseudoName("number"),
+    Options.mapEffect((given) => {
+      const { max = Number.MAX_SAFE_INTEGER, min } = options
+      const value = Number(given)
+      return /^-?[0-9]+$/.test(given) && value >= min && value <= max
+        ? Effect.succeed(value)
+        : misused(
+          `--${name} is ${options.max === undefined ? `at least ${min}` : `${min} to ${max}`}, not '${given}'`
+        )
+    }),
+    Options.withDefault(options.default)
+  )
+
+export const port = (defaultPort: number): Options.Options<number> =>
+  integer("port", { default: defaultPort, min: 0, max: 65535 })
+
+/** The address of a server. */
+export const host: Options.Options<string> = Options.text("host").pipe(
+  Options.withPseudoName("address"),
+  Options.mapEffect((given) => given.trim() === "" ? misused("--host is empty") : Effect.succeed(given)),
+  Options.withDefault("127.0.0.1")
+)
+
 export const provider = choice("provider", ["local", "e2b"]).pipe(
   Options.withDefault("local" as const),
   Options.withDescription(
@@ -84,7 +113,8 @@ export const source: Options.Options<Source> = Options.all({
   sandboxes: choice("openenv-sandboxes", sandboxes).pipe(
     Options.optional,
     Options.withDescription(
-      "with --provider openenv: where that server has its sandboxes, and verifiers run; e2b if there is an E2B_API_KEY"
+      "with --provider openenv: where that server has its sandboxes, and verifiers run; unless given, e2b where "
+        + "E2B_API_KEY is set, also in .env, and local where it isn't"
     )
   )
 }).pipe(
@@ -131,32 +161,48 @@ export const providerOf = {
   )
 }
 
-/** The headers that a server wants to see, if it has a token. */
-export const openenvHeaders: Config.Config<Readonly<Record<string, string>>> = Config.redacted(
+/** The token of an OpenEnv server, for both sides. One that no header can carry is none. */
+export const openenvToken: Config.Config<Option.Option<Redacted.Redacted>> = Config.string(
   "EPISODE_OPENENV_TOKEN"
 ).pipe(
+  // The message is all that an error shows. That of `Config.redacted` would hide it.
   Config.validate({
-    // The message is all that an error shows.
-    message: "a token has no spaces and no characters beyond ASCII",
-    validation: (token) => /^[!-~]+$/.test(Redacted.value(token))
+    message: "a token isn't empty, and has no spaces and no characters beyond ASCII",
+    validation: (token) => /^[!-~]+$/.test(token)
   }),
-  Config.option,
-  Config.map(Option.match({
-    onNone: () => ({}),
-    onSome: (token) => ({ authorization: `Bearer ${Redacted.value(token)}` })
-  }))
+  Config.map(Redacted.make),
+  Config.withDescription("what clients have to know: a bearer token, or the password in http://any:TOKEN@host:port"),
+  Config.option
 )
 
-/** Which provider reaches the sandboxes of a Terminus server. */
+/** The headers that a server wants to see, if it has a token. */
+export const openenvHeaders: Config.Config<Readonly<Record<string, string>>> = Config.map(
+  openenvToken,
+  Option.match({
+    onNone: () => ({}),
+    onSome: (token) => ({ authorization: `Bearer ${Redacted.value(token)}` })
+  })
+)
+
+/** Which provider reaches the sandboxes of a Terminus server, and why that one. */
 export const reachOf = (source: Source & { readonly name: "openenv" }) =>
   Option.match(source.sandboxes, {
-    onSome: Effect.succeed,
+    onSome: (name) => Effect.succeed({ name, words: name }),
     onNone: () =>
       Effect.map(
         Config.option(Config.nonEmptyString("E2B_API_KEY")),
-        Option.match({ onNone: () => "local" as const, onSome: () => "e2b" as const })
+        Option.match({
+          onNone: () => ({ name: "local" as const, words: "local, since E2B_API_KEY isn't set" }),
+          onSome: () => ({ name: "e2b" as const, words: "e2b, since E2B_API_KEY is set" })
+        })
       )
   })
+
+/** Where sandboxes come from, for people. */
+export const told = (source: Source): Effect.Effect<string, ConfigError> =>
+  source.name === "openenv"
+    ? Effect.map(reachOf(source), ({ words }) => `openenv (sandboxes: ${words})`)
+    : Effect.succeed(source.name)
 
 export const layerOf = (source: Source): Layer.Layer<SandboxProvider, ConfigError> =>
   source.name !== "openenv"
@@ -167,7 +213,7 @@ export const layerOf = (source: Source): Layer.Layer<SandboxProvider, ConfigErro
       )
       return TerminusProvider.layer({ url: source.url }).pipe(
         Layer.provide(NodeTransport.layerWebSocketConstructor({ headers: yield* openenvHeaders })),
-        Layer.provide(providerOf[yield* reachOf(source)])
+        Layer.provide(providerOf[(yield* reachOf(source)).name])
       )
     }))
 
@@ -204,7 +250,7 @@ export const perform = Effect.fnUntraced(function*<A, E, R>(
     }
     // Encoding what this program made itself can't fail.
     const document = yield* Effect.orDie(Files.receiptJson(receipt))
-    yield* Telling.summary(screen, receipt)
+    yield* Telling.summary(screen, receipt, yield* ledger.open)
     yield* flags.json ? screen.document(document) : Effect.void
     yield* write(document)
   })

@@ -1,13 +1,16 @@
 /**
  * Exit codes: what a script can tell from the end of a command.
  */
+import * as HelpDoc from "@effect/cli/HelpDoc"
 import type { ValidationError } from "@effect/cli/ValidationError"
 import * as ValidationErrors from "@effect/cli/ValidationError"
 import type { ConfigError } from "effect/ConfigError"
 import * as ConfigErrors from "effect/ConfigError"
 import * as Schema from "effect/Schema"
+import { stripVTControlCharacters } from "node:util"
 import type { InvalidBudgets } from "../Budgets.ts"
 import type { InfrastructureError } from "../Episode/Outcome.ts"
+import { problemsOf } from "../internal/settings.ts"
 import type { InvalidTask } from "../Task.ts"
 
 /** The command ran, but what was asked of it didn't come true. */
@@ -55,14 +58,14 @@ export const codeOf = (failure: Failure): ExitCode => {
 }
 
 const ofEnvironment = (error: ConfigError): string =>
-  error._op === "And" || error._op === "Or"
-    ? `${ofEnvironment(error.left)}; ${ofEnvironment(error.right)}`
-    : `${error.path.join(".")}: ${error.message}`
+  problemsOf(error).map(({ isMissing, name, reason, todo }) =>
+    isMissing ? `${name} ${reason}: ${todo}` : `the environment: ${name}: ${reason}`
+  ).join("; ")
 
-/** What to print; nothing where the command line parser has printed it already. */
+/** What to print. */
 export const describe = (failure: Failure): string =>
   ValidationErrors.isValidationError(failure)
-    ? ""
+    ? stripVTControlCharacters(HelpDoc.toAnsiText(failure.error)).trim()
     : ConfigErrors.isConfigError(failure)
-    ? `the environment: ${ofEnvironment(failure)}`
+    ? ofEnvironment(failure)
     : failure.message

@@ -70,8 +70,9 @@ export const run = Command.make("run", flags, (given) =>
   Effect.gen(function*() {
     const { task } = yield* Files.readTask(given.task)
     const policy = yield* policyOf(given, { prompt: task.prompt, taskId: task.id })
+    const from = yield* Episodes.told(given.provider)
     const { outcome } = yield* Episodes.perform(given, ({ run, screen }) =>
-      Effect.zipRight(screen.line(`task ${task.id}, provider ${given.provider.name}`), run(task, policy)))
+      Effect.zipRight(screen.line(`task ${task.id}, provider ${from}`), run(task, policy)))
     if (
       outcome._tag === "Scored" && Option.isSome(given.minScore) && outcome.score < given.minScore.value
     ) {

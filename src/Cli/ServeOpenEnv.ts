@@ -17,7 +17,7 @@ const flags = {
   task: Options.text("task").pipe(
     Options.withPseudoName("file"),
     Options.optional,
-    Options.withDescription("the task for a reset that names none")
+    Options.withDescription("the task for a reset that names none; without it every reset has to bring one")
   )
 }
 
@@ -32,6 +32,16 @@ export const openenv = Command.make("openenv", flags, ({ provider, task, ...flag
           Layer.provide(Episodes.providerOf[provider]),
           Layer.provide(Budgets.layerFromEnv())
         )),
-    (url) =>
-      `clients connect to ${url}; a page for people is at ${url}/web`
+    {
+      resetArguments: Effect.map(
+        Effect.promise(() =>
+          import("../OpenEnv/Wire.ts")
+        ),
+        ({ ResetArguments }) => Object.keys(ResetArguments.fields)
+      ),
+      welcome: (url) => [
+        `clients connect to ${url}; a page for people is at ${url}/web`,
+        ...(Option.isNone(task) ? ["every reset has to bring a task: there is no --task"] : [])
+      ]
+    }
   )).pipe(Command.withDescription("Serve episodes to OpenEnv clients, until it is interrupted"))

@@ -24,6 +24,12 @@ export const terminus = Command.make(
             Layer.provide(Budgets.layerFromEnv())
           )
         ),
-      (url) => `clients connect to ${url}; its rewards can be trusted as far as the policies can`
+      {
+        resetArguments: Effect.map(
+          Effect.promise(() => import("../OpenEnv/Terminus.ts")),
+          ({ ResetArguments }) => Object.keys(ResetArguments.fields)
+        ),
+        welcome: (url) => [`clients connect to ${url}; its rewards can be trusted as far as the policies can`]
+      }
     )
 ).pipe(Command.withDescription("Serve bare terminals to OpenEnv clients, until it is interrupted"))

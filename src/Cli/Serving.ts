@@ -2,7 +2,6 @@
  * What the servers of OpenEnv environments have in common: where they listen, whom they let in, and until when.
  */
 import * as Options from "@effect/cli/Options"
-import * as Config from "effect/Config"
 import type { ConfigError } from "effect/ConfigError"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
@@ -14,19 +13,21 @@ import type { Transport } from "../OpenEnv/Transport.ts"
 import type { Ledger } from "../Sandbox/Ledger.ts"
 import * as Episodes from "./Episodes.ts"
 import { NotReady, Usage } from "./Exit.ts"
+import * as Hosts from "./Hosts.ts"
 
 export const flags = (defaults: { readonly port: number; readonly maxSessions: number }) => ({
-  port: Options.integer("port").pipe(
-    Options.withDefault(defaults.port),
-    Options.withDescription("where to listen; 0 for a free port")
+  port: Episodes.port(defaults.port).pipe(
+    Options.withDescription(`where to listen, ${defaults.port} unless given; 0 for a free port`)
   ),
-  host: Options.text("host").pipe(
-    Options.withDefault("127.0.0.1"),
-    Options.withDescription("the address to listen on; any but this machine's own needs EPISODE_OPENENV_TOKEN")
+  host: Episodes.host.pipe(
+    Options.withDescription(
+      "the address to listen on, 127.0.0.1 unless given; any but this machine's own needs EPISODE_OPENENV_TOKEN"
+    )
   ),
-  maxSessions: Options.integer("max-sessions").pipe(
-    Options.withDefault(defaults.maxSessions),
-    Options.withDescription("how many clients at a time; each can hold one sandbox")
+  maxSessions: Episodes.integer("max-sessions", { default: defaults.maxSessions, min: 1 }).pipe(
+    Options.withDescription(
+      `how many clients at a time, ${defaults.maxSessions} unless given; each can hold one sandbox`
+    )
   ),
   column: Options.text("column").pipe(
     Options.repeated,
@@ -42,17 +43,12 @@ export interface Flags {
   readonly column: ReadonlyArray<string>
 }
 
-const token = Config.redacted("EPISODE_OPENENV_TOKEN").pipe(
-  Config.withDescription("what clients have to know: a bearer token, or the password in http://any:TOKEN@host:port"),
-  Config.option
-)
-
 // Loaded when it is needed: no other command opens a port.
 const modules = Effect.promise(() => Promise.all([import("../OpenEnv.ts"), import("../OpenEnv/NodeTransport.ts")]))
 
 type Server = Layer.Layer<
   OpenEnv.OpenEnvServer,
-  OpenEnv.ListenFailed | OpenEnv.TokenRequired | InvalidBudgets | ConfigError,
+  OpenEnv.ListenFailed | OpenEnv.TokenRequired | OpenEnv.InvalidOptions | InvalidBudgets | ConfigError,
   Transport | Ledger
 >
 
@@ -60,14 +56,17 @@ type Server = Layer.Layer<
 export const serve = <E, R>(
   { column, host, maxSessions, port }: Flags,
   server: (module: typeof OpenEnv, options: OpenEnv.ServerOptions) => Effect.Effect<Server, E, R>,
-  welcome: (url: string) => string
+  about: {
+    /** The arguments that a reset knows. */
+    readonly resetArguments: Effect.Effect<ReadonlyArray<string>>
+    readonly welcome: (url: string) => ReadonlyArray<string>
+  }
 ) =>
   Effect.gen(function*() {
-    if (maxSessions < 1) {
-      return yield* new Usage({ message: `--max-sessions is at least 1, not ${maxSessions}` })
-    }
-    if (port < 0 || port > 65535) {
-      return yield* new Usage({ message: `--port is 0 to 65535, not ${port}` })
+    const known = yield* about.resetArguments
+    const own = column.find((name) => known.includes(name))
+    if (own !== undefined) {
+      return yield* new Usage({ message: `--column ${own}: a reset has an argument of that name, which isn't ignored` })
     }
     const [module, NodeTransport] = yield* modules
     const layer = yield* server(module, {
@@ -75,18 +74,29 @@ export const serve = <E, R>(
       port,
       maxSessions,
       columns: [...module.defaults.columns, ...column],
-      token: Option.getOrUndefined(yield* token)
+      token: Option.getOrUndefined(yield* Episodes.openenvToken)
     })
-    return yield* Effect.flatMap(module.OpenEnvServer, ({ url }) =>
-      Console.log(url).pipe(
-        Effect.zipRight(Console.error(welcome(url))),
-        Effect.zipRight(Console.error("serving until it is interrupted")),
+    return yield* Effect.flatMap(module.OpenEnvServer, (server) => {
+      const url = Hosts.reachable(host, server.url)
+      return Console.log(url).pipe(
+        Effect.zipRight(
+          Effect.forEach(
+            [...about.welcome(url), ...Hosts.elsewhere(host, url), "serving until it is interrupted"],
+            (line) => Console.error(line)
+          )
+        ),
         Effect.zipRight(Effect.never)
-      )).pipe(
-        Effect.provide(Layer.provide(layer, NodeTransport.layer)),
-        Effect.catchTags({
-          ListenFailed: ({ message }) => new NotReady({ message }),
-          TokenRequired: ({ message }) => new Usage({ message: `${message}; set EPISODE_OPENENV_TOKEN` })
-        })
       )
+    }).pipe(
+      Effect.provide(Layer.provide(layer, NodeTransport.layer)),
+      Effect.catchTags({
+        ListenFailed: ({ message }) => new NotReady({ message }),
+        InvalidOptions: ({ message }) => new Usage({ message }),
+        TokenRequired: ({ message }) =>
+          Effect.flatMap(Hosts.isKnown(host), (known) =>
+            known
+              ? new Usage({ message: `${message}; set EPISODE_OPENENV_TOKEN` })
+              : new Usage({ message: `--host ${host}: this machine has no such address` }))
+      })
+    )
   })

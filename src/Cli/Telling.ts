@@ -95,7 +95,11 @@ const ago = (from: DateTime.Utc, to: DateTime.Utc): string => `${(DateTime.dista
 const usd = (amount: number): string => `$${amount.toPrecision(2)}`
 
 /** The table at the end. */
-export const summary = Effect.fnUntraced(function*(screen: Screen, receipt: Receipt) {
+export const summary = Effect.fnUntraced(function*(
+  screen: Screen,
+  receipt: Receipt,
+  open: ReadonlyArray<LedgerEntry>
+) {
   const resources = receipt.episodes.flatMap(({ resources }, index) =>
     resources.map((resource) => ({ index, resource }))
   )
@@ -111,7 +115,8 @@ export const summary = Effect.fnUntraced(function*(screen: Screen, receipt: Rece
   ]
   yield* screen.line()
   if (resources.length === 0) {
-    return yield* screen.line("no sandbox was made")
+    // What is still in the ledger may exist.
+    return yield* screen.line(open.length === 0 ? "no sandbox was made" : "no sandbox is known of")
   }
   yield* Effect.forEach(table(rows), (row, index) => screen.line(index === 0 ? screen.paint("dim", row) : row))
   yield* screen.line()

@@ -84,9 +84,21 @@ describe("Exit codes", () => {
     }
   })
 
-  it("of the parser is wrong usage, and isn't told twice", () => {
+  it("of what isn't set says so, and where to set it", () => {
+    const missing = (name: string) => sentence(ConfigError.MissingData([name], message))
+    assert.strictEqual(
+      missing("EPISODE_POLICY_WINDOW"),
+      "EPISODE_POLICY_WINDOW isn't set: put it into the environment, or into .env"
+    )
+    assert.match(
+      missing("E2B_API_KEY"),
+      /^E2B_API_KEY isn't set: get a key at https:.* and put it into .*, or into .env$/
+    )
+  })
+
+  it("of the parser is wrong usage, and told in one line without colours", () => {
     const error = ValidationError.invalidValue(HelpDoc.p(message))
     assert.strictEqual(codeOf(error), codes.usage)
-    assert.strictEqual(sentence(error), "")
+    assert.strictEqual(sentence(error), message)
   })
 })

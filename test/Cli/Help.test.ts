@@ -2,7 +2,7 @@ import * as Command from "@effect/cli/Command"
 import * as Options from "@effect/cli/Options"
 import { assert, describe, it } from "@effect/vitest"
 import { Console, Effect } from "effect"
-import { colourOnlyTerminals, overview, suggestion } from "../../src/Cli/Help.ts"
+import { colourOnlyTerminals, overview, suggestion, unknownCommand } from "../../src/Cli/Help.ts"
 import { capture } from "./console.ts"
 
 const command = Command.make("tool").pipe(Command.withSubcommands([
@@ -20,6 +20,20 @@ describe("Help.suggestion", () => {
     [[], ""]
   ])("%j: %s", (argv, said) => {
     assert.strictEqual(suggestion(command, argv), said)
+  })
+})
+
+describe("Help.unknownCommand", () => {
+  it.each([
+    [["walk", "--help"], "there is no command 'walk'; see episode --help"],
+    [["walk", "run", "-h"], "there is no command 'walk'; see episode --help"],
+    [["run", "--help"], ""],
+    // The parser's own business.
+    [["walk"], ""],
+    [["--help"], ""],
+    [[], ""]
+  ])("%j: %s", (argv, said) => {
+    assert.strictEqual(unknownCommand(command, argv), said)
   })
 })
 

@@ -39,6 +39,7 @@ const interrupted = <E>(args: ReadonlyArray<string>, play: (client: Client.Clien
     assert.strictEqual(code, 130, stderr)
     assert.strictEqual(stdout, `${url}\n`)
     assert.include(stderr, `clients connect to ${url}`)
+    assert.strictEqual(stderr.includes("every reset has to bring a task"), args.join() === "openenv")
     assert.match(stderr, /\ninterrupted: deleting 1 sandbox; /)
     assert.match(stderr, /\nepisode: every sandbox is deleted, absence confirmed\n$/)
     assertNothingLeft(own)
@@ -81,8 +82,14 @@ describe("episode serve", () => {
 
   const mistakes: ReadonlyArray<readonly [flags: ReadonlyArray<string>, word: string]> = [
     [["--max-sessions", "0"], "--max-sessions is at least 1"],
-    [["--port", "65536"], "--port is 0 to 65535"],
-    [["--host", "0.0.0.0"], "EPISODE_OPENENV_TOKEN"]
+    [["--max-sessions", "x"], "--max-sessions is at least 1, not 'x'"],
+    [["--port", "65536"], "--port is 0 to 65535, not '65536'"],
+    [["--port", "-1"], "--port is 0 to 65535"],
+    [["--port", "abc"], "--port is 0 to 65535, not 'abc'"],
+    [["--host", ""], "--host is empty"],
+    [["--host", "0.0.0.0"], "EPISODE_OPENENV_TOKEN"],
+    [["--host", "no-such-host.invalid"], "this machine has no such address"],
+    [["--column", "seed"], "--column seed: a reset has an argument of that name"]
   ]
   for (const server of ["openenv", "terminus"]) {
     it.live.each(mistakes)(
@@ -94,4 +101,65 @@ describe("episode serve", () => {
         })
     )
   }
+
+  /** What a server says until it is told to end. */
+  const told = (args: ReadonlyArray<string>, env: Readonly<Record<string, string>>) =>
+    Effect.scoped(Effect.gen(function*() {
+      const own = yield* directory
+      const child = yield* Effect.acquireRelease(
+        Effect.sync(() =>
+          spawn(process.execPath, [bin, "serve", ...args, "--port", "0"], {
+            cwd: own,
+            env: environment(own, env),
+            stdio: ["ignore", "pipe", "pipe"]
+          })
+        ),
+        (child) => Effect.sync(() => child.kill("SIGKILL"))
+      )
+      child.stderr.on("data", (chunk: Buffer | string) => {
+        if (String(chunk).includes("serving until")) {
+          child.kill("SIGINT")
+        }
+      })
+      const ended = yield* ending(child)
+      assert.strictEqual(ended.code, 130, ended.stderr)
+      return ended
+    }))
+
+  it.live("prints addresses that clients can use where it listens on all", () =>
+    Effect.gen(function*() {
+      const env = { EPISODE_OPENENV_TOKEN: "only-for-this-test" }
+      for (const [host, loopback] of [["0.0.0.0", "127.0.0.1"], ["::", "[::1]"]] as const) {
+        const openenv = yield* told(["openenv", "--host", host], env)
+        assert.isTrue(openenv.stdout.startsWith(`http://${loopback}:`), openenv.stdout)
+        assert.include(openenv.stderr, `name or address in place of ${loopback}`)
+        assert.include(openenv.stderr, "every reset has to bring a task")
+        const e2b = yield* told(["e2b", "--host", host], {})
+        assert.include(e2b.stdout, `E2B_API_URL=http://${loopback}:`)
+        assert.include(e2b.stderr, `name or address in place of ${loopback}`)
+      }
+    }), 60_000)
+
+  it.live("e2b: says that its key isn't the one that is set", () =>
+    Effect.gen(function*() {
+      const words = "the E2B_API_KEY that is set is another one"
+      assert.include((yield* told(["e2b"], { E2B_API_KEY: "other" })).stderr, words)
+      assert.notInclude((yield* told(["e2b"], {})).stderr, words)
+      const same = yield* told(["e2b"], { E2B_API_KEY: "e2b_1", EPISODE_E2B_SERVER_KEY: "e2b_1" })
+      assert.notInclude(same.stderr, words)
+    }), 60_000)
+
+  const refusedByE2b: ReadonlyArray<readonly [flags: ReadonlyArray<string>, code: number, word: string]> = [
+    [["--port", "-1"], 2, "--port is 0 to 65535, not '-1'"],
+    [["--port", "abc"], 2, "--port is 0 to 65535, not 'abc'"],
+    [["--host", "no-such-host.invalid"], 3, "can't listen on no-such-host.invalid:0: this machine has no such address"]
+  ]
+  it.live.each(refusedByE2b)(
+    "e2b: refuses %j",
+    ([flags, code, word]) =>
+      Effect.map(episode(["serve", "e2b", ...flags]), (ended) => {
+        assert.deepStrictEqual([ended.code, ended.stdout], [code, ""], ended.stderr)
+        assert.include(ended.stderr, `episode: ${word}`)
+      })
+  )
 })

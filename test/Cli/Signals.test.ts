@@ -3,9 +3,10 @@
  * failure prints its seed, and `EPISODE_SIGNAL_SEED` goes there again.
  */
 import { assert, describe, it } from "@effect/vitest"
-import { Config, Effect, Random } from "effect"
+import { Config, Effect, Random, Schedule, TestClock } from "effect"
 import * as fs from "node:fs"
 import * as path from "node:path"
+import { keystrokes } from "../../src/Cli/Signals.ts"
 import { assertNothingLeft, bin, directory, environment, receiptOf } from "./commandLine.ts"
 import { enclosure, eventually } from "./enclosure.ts"
 
@@ -61,6 +62,19 @@ const interrupted = (nth: number) =>
     return code
   }))
 
+describe("a keystroke", () => {
+  it.effect("may be several signals within half a second", () =>
+    Effect.gen(function*() {
+      const keystroke = yield* keystrokes
+      const told = [keystroke(), keystroke()]
+      yield* TestClock.adjust("499 millis")
+      told.push(keystroke())
+      yield* TestClock.adjust("1 millis")
+      told.push(keystroke(), keystroke())
+      assert.deepStrictEqual(told, ["first", "same", "same", "another", "another"])
+    }))
+})
+
 describe("a signal", () => {
   it.live(`ends the program, and nothing is left: ${runs} times`, () =>
     Effect.gen(function*() {
@@ -103,22 +117,39 @@ describe("a signal", () => {
   )
 
   it.live(
-    "that comes twice ends the program at once and lists what is left",
+    "that comes again ends the program at once and lists what is left",
     () =>
       Effect.scoped(Effect.gen(function*() {
         const own = yield* directory
-        const { left, start } = yield* enclosed(own)
+        const { left, start } = yield* enclosure(
+          [process.execPath, bin, "demo", "--json"],
+          environment(own, { EPISODE_CLEANUP_PAUSE: "5 seconds" })
+        )
         const run = yield* start
         yield* run.said(/\+ policy sandbox/)
-        // Both wait for it when it goes on, so no deletion is quicker than the second.
-        for (const signal of ["SIGSTOP", "SIGINT", "SIGTERM", "SIGCONT"] as const) {
+        yield* run.signal("SIGSTOP")
+        // What is written down of the sandbox can't be read any more, so its deletion is tried again and again.
+        const written = path.join(own, "sandboxes")
+        for (const name of fs.readdirSync(written).filter((name) => name.endsWith(".json"))) {
+          fs.writeFileSync(path.join(written, name), "broken")
+        }
+        // The first two wait for it when it goes on, and are of one keystroke.
+        for (const signal of ["SIGINT", "SIGTERM", "SIGCONT"] as const) {
           yield* run.signal(signal)
         }
+        yield* run.said(/interrupted: deleting/)
+        assert.notInclude(run.output().stderr, "left behind")
+        yield* run.signal("SIGINT").pipe(
+          Effect.repeat({
+            until: () => run.output().stderr.includes("left behind"),
+            schedule: Schedule.intersect(Schedule.spaced("50 millis"), Schedule.recurs(200))
+          })
+        )
         const code = yield* run.exitCode
         const { stderr, stdout } = run.output()
         assert.deepStrictEqual([code, stdout], [4, ""], stderr)
         assert.match(stderr, /\ninterrupted: deleting 1 sandbox; /)
-        assert.match(stderr, /\nleft behind:\n {2}sbx-[0-9a-f]+ \(local, policy, (held|deleting)\)\n$/)
+        assert.match(stderr, /\nleft behind:\n {2}sbx-[0-9a-f]+ \(local, policy, (held|deleting|unresolved)\)\n$/)
         yield* eventually(() => left().length === 0, () => left().join(", "))
       })),
     30_000

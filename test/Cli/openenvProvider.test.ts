@@ -19,11 +19,11 @@ const token = "only-for-this-test"
 const withTokens = (own: string, given: string) => environment(own, { EPISODE_OPENENV_TOKEN: given })
 
 /** A server, until the scope ends. */
-const terminus = (own: string) =>
+const serving = (own: string, server: "terminus" | "openenv") =>
   Effect.gen(function*() {
     const child = yield* Effect.acquireRelease(
       Effect.sync(() =>
-        spawn(process.execPath, [bin, "serve", "terminus", "--port", "0"], {
+        spawn(process.execPath, [bin, "serve", server, "--port", "0"], {
           env: withTokens(own, token),
           stdio: ["ignore", "pipe", "pipe"]
         })
@@ -51,10 +51,11 @@ describe("--provider openenv", () => {
       Effect.gen(function*() {
         const own = yield* directory
         yield* Effect.gen(function*() {
-          const { url } = yield* terminus(own)
+          const { url } = yield* serving(own, "terminus")
           const flags = ["--provider", "openenv", "--openenv-url", url.replace("http", "ws")]
           const { code, stderr, stdout } = yield* runWith(own, token, ["demo", ...flags, "--json"])
           assert.strictEqual(code, 0, stderr)
+          assert.include(stderr, "provider openenv (sandboxes: local, since E2B_API_KEY isn't set)\n")
           const receipt = yield* receiptOf(stdout)
           assert.deepStrictEqual(receipt.rewards, [0, 1])
           assert.deepStrictEqual(receipt.episodes.map(({ provider }) => provider), ["openenv", "openenv"])
@@ -65,6 +66,10 @@ describe("--provider openenv", () => {
 
           const doctor = yield* runWith(own, token, ["doctor", ...flags])
           assert.include(doctor.stdout, "the server at --openenv-url: healthy")
+          assert.include(doctor.stdout, "its sandboxes are looked for: local, since E2B_API_KEY isn't set")
+          const unwelcome = yield* runWith(own, "another", ["doctor", ...flags, "--openenv-sandboxes", "local"])
+          assert.include(unwelcome.stdout, "it doesn't accept the token in EPISODE_OPENENV_TOKEN")
+          assert.include(unwelcome.stdout, "its sandboxes are looked for: local\n")
           const refused = yield* runWith(own, "another", ["demo", ...flags])
           assert.strictEqual(refused.code, 3, refused.stderr)
           assert.include(refused.stderr, "EPISODE_OPENENV_TOKEN")
@@ -74,6 +79,53 @@ describe("--provider openenv", () => {
       }).pipe(Effect.scoped),
     60_000
   )
+
+  it.live("tells a server of episodes from one of Terminus", () =>
+    Effect.gen(function*() {
+      const own = yield* directory
+      const { url } = yield* serving(own, "openenv")
+      const flags = ["--provider", "openenv", "--openenv-url", url]
+      const doctor = yield* runWith(own, token, ["doctor", ...flags])
+      assert.strictEqual(doctor.code, 3)
+      assert.include(doctor.stdout, "it serves episodes and isn't a Terminus server")
+      const demo = yield* runWith(own, token, ["demo", ...flags])
+      assert.strictEqual(demo.code, 3)
+      assert.include(demo.stdout, "no sandbox was made")
+      assert.include(demo.stderr, "is it a Terminus server?")
+    }).pipe(Effect.scoped), 30_000)
+
+  it.live("says where it looks for sandboxes and why, and what it can't reach there", () =>
+    Effect.gen(function*() {
+      const own = yield* directory
+      const { url } = yield* serving(own, "terminus")
+      const { code, stderr, stdout } = yield* runProgram(
+        [process.execPath, bin, "demo", "--provider", "openenv", "--openenv-url", url],
+        {
+          env: environment(own, {
+            EPISODE_OPENENV_TOKEN: token,
+            E2B_API_KEY: "hunter2",
+            E2B_API_URL: "http://127.0.0.1:2"
+          })
+        }
+      )
+      assert.strictEqual(code, 3, stderr)
+      assert.include(stdout, "provider openenv (sandboxes: e2b, since E2B_API_KEY is set)\n")
+      assert.include(stdout, "no sandbox is known of")
+      assert.match(stderr, /the e2b provider, .* 127\.0\.0\.1:2.*--openenv-sandboxes/)
+      assert.notInclude(stdout + stderr, "hunter2")
+    }).pipe(Effect.scoped), 30_000)
+
+  it.live.each(["", " ", "a b", "\u00e9"])("refuses the token %j on both sides", (given) =>
+    Effect.gen(function*() {
+      const env = { EPISODE_OPENENV_TOKEN: given }
+      const flags = ["--provider", "openenv", "--openenv-url", "ws://127.0.0.1:1"]
+      for (const args of [["serve", "openenv"], ["serve", "terminus"], ["demo", ...flags], ["doctor", ...flags]]) {
+        const { code, stderr, stdout } = yield* episode(args, { env })
+        assert.strictEqual(code, 2, stderr)
+        assert.notInclude(stdout, "http")
+        assert.include(stderr, "EPISODE_OPENENV_TOKEN: a token isn't empty, and has no spaces")
+      }
+    }))
 
   const mistakes: ReadonlyArray<readonly [args: ReadonlyArray<string>, word: string]> = [
     [["--provider", "openenv"], "needs --openenv-url"],
