@@ -4,12 +4,13 @@
  *
  * @since 0.1.0
  */
+import * as Arr from "effect/Array"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import type * as Redacted from "effect/Redacted"
+import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import type { Episode } from "./Episode.ts"
 import * as Connection from "./OpenEnv/Connection.ts"
@@ -43,7 +44,7 @@ export interface ServerOptions {
   readonly host?: string | undefined
   /** 0 for a free one. Default 8010; 8000 for Terminus. */
   readonly port?: number | undefined
-  /** What a client has to know. Default: nothing. */
+  /** What a client has to know; a blank one is refused. Default: nothing. */
   readonly token?: Redacted.Redacted | undefined
   /** How many sessions there may be at a time; each can hold one sandbox. Default 2; 4 for Terminus. */
   readonly maxSessions?: number | undefined
@@ -86,7 +87,10 @@ export interface TerminusOptions extends ServerOptions {
   readonly lifetime?: Duration.DurationInput | undefined
   /** How long one command may take; then it is killed. Default 120 seconds. */
   readonly commandLimit?: Duration.DurationInput | undefined
-  /** What is kept of each stream of a command, in bytes; the middle of more is left out. Default 1 MiB. */
+  /**
+   * What is kept of each stream of a command, in bytes; the middle of more is left out. Default 1 MiB. A reply has 8 MiB at
+   * most, in which a control character takes 18 bytes: what is too much for that is left out as well.
+   */
   readonly outputCap?: number | undefined
 }
 
@@ -141,6 +145,23 @@ export class TokenRequired extends Schema.TaggedError<TokenRequired>("episode/Op
   override get message(): string {
     return `${this.host} can be reached from other machines, and whoever reaches it can run commands in sandboxes: `
       + "a server there needs a token"
+  }
+}
+
+/**
+ * A server can't be as it is asked for. A mistake of the program that makes it.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class InvalidOptions extends Schema.TaggedError<InvalidOptions>("episode/OpenEnv/InvalidOptions")(
+  "InvalidOptions",
+  { issues: Schema.NonEmptyArray(Schema.Struct({ field: Schema.String, message: Schema.String })) }
+) {
+  override get message(): string {
+    return `a server can't have these options: ${
+      this.issues.map(({ field, message }) => `${field} is ${message}`).join("; ")
+    }`
   }
 }
 
@@ -201,22 +222,71 @@ const handshake =
 
 type Settings = Given<Required<Omit<ServerOptions, "token">>> & Pick<ServerOptions, "token">
 
-// A server of any environment.
-const serving = <E, R>(settings: Settings, environment: Effect.Effect<Kind, E, R>) =>
+/** Whether a value is one that an option can have, and what those are. */
+interface Rule {
+  readonly isMet: (value: unknown) => boolean
+  readonly message: string
+}
+
+const wholeNumber = (from: number, to = Number.MAX_SAFE_INTEGER): Rule => ({
+  isMet: (value) => typeof value === "number" && Number.isSafeInteger(value) && value >= from && value <= to,
+  message: to === Number.MAX_SAFE_INTEGER
+    ? `a whole number of at least ${from}`
+    : `a whole number from ${from} to ${to}`
+})
+
+// Timers hold 31 bits of milliseconds: Node fires a longer one at once.
+const longest = Duration.days(24)
+
+const time: Rule = {
+  isMet: (value) =>
+    Option.exists(Duration.decodeUnknown(value), Duration.between({ minimum: Duration.nanos(1n), maximum: longest })),
+  message: "a time longer than zero and of at most 24 days"
+}
+
+const isToken = (token: unknown): boolean => Redacted.isRedacted(token) && Guards.isToken(String(Redacted.value(token)))
+
+const rules: { readonly [K in keyof ServerOptions | keyof TerminusOptions]?: Rule } = {
+  port: wholeNumber(0, 65_535),
+  token: { isMet: isToken, message: "a token that isn't blank" },
+  maxSessions: wholeNumber(1),
+  idleTimeout: time,
+  detachedTimeout: time,
+  pingInterval: time,
+  pingTimeout: time,
+  shutdownTimeout: time,
+  maxFrameBytes: wholeNumber(1),
+  maxCommandBytes: wholeNumber(1),
+  lifetime: time,
+  commandLimit: time,
+  outputCap: wholeNumber(1)
+}
+
+const check = (settings: Settings & TerminusOptions): Effect.Effect<void, InvalidOptions> => {
+  const issues = Object.entries(rules).flatMap(([field, { isMet, message }]) => {
+    const value = Object.entries(settings).find(([name]) => name === field)
+    return value === undefined || isMet(value[1]) ? [] : [{ field, message }]
+  })
+  return Arr.isNonEmptyArray(issues) ? new InvalidOptions({ issues }) : Effect.void
+}
+
+// A server of any environment. The environment's own options are good when it is made.
+const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind, E, R>) =>
   Layer.scoped(
     OpenEnvServer,
     Effect.gen(function*() {
-      const ledger = yield* Ledger
-      const transport = yield* Transport
       const token = Option.fromNullable(settings.token)
-      if (Option.isNone(token) && !Guards.isLoopback(settings.host)) {
+      if (!Option.exists(token, isToken) && !Guards.isLoopback(settings.host)) {
         return yield* new TokenRequired({ host: settings.host })
       }
+      yield* check(settings)
+      const ledger = yield* Ledger
+      const transport = yield* Transport
       yield* Effect.addFinalizer(() =>
         Effect.flatMap(ledger.open, (left) =>
           left.length === 0 ? Effect.void : Effect.logWarning("sandboxes that are not proved gone", left))
       )
-      const kind = yield* environment
+      const kind = yield* environment()
       const sessions = yield* Sessions.make({
         kind,
         maxSessions: settings.maxSessions,
@@ -253,6 +323,7 @@ const serving = <E, R>(settings: Settings, environment: Effect.Effect<Kind, E, R
  *
  * @example
  * ```ts
+ * import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
  * import * as Effect from "effect/Effect"
  * import * as Layer from "effect/Layer"
  * import * as Episode from "episode/Episode"
@@ -261,9 +332,59 @@ const serving = <E, R>(settings: Settings, environment: Effect.Effect<Kind, E, R
  * import * as Ledger from "episode/Sandbox/Ledger"
  * import * as Local from "episode/Sandbox/Local"
  *
- * const server = OpenEnv.layer({ port: 0, maxSessions: 8 }).pipe(
+ * const server = OpenEnv.layer({ maxSessions: 8 }).pipe(
  *   Layer.provide(NodeTransport.layer),
  *   Layer.provide(Episode.layerWithLedger()),
+ *   Layer.provide(Ledger.layerMemory),
+ *   Layer.provide(Local.layer())
+ * )
+ *
+ * const program = Effect.gen(function*() {
+ *   const { url } = yield* OpenEnv.OpenEnvServer
+ *   yield* Effect.log(`serving at ${url}, with a page for people at ${url}/web`)
+ *   return yield* Effect.never
+ * })
+ *
+ * // Until it is interrupted.
+ * NodeRuntime.runMain(Effect.provide(program, server))
+ * ```
+ *
+ * @since 0.1.0
+ * @category layers
+ */
+export const layer = (
+  options: Options = {}
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Episode | Ledger | Transport> => {
+  const settings = { ...defaults, ...given(options) }
+  return serving(
+    settings,
+    () =>
+      EpisodeEnvironment.make({
+        task: Option.fromNullable(settings.task),
+        columns: new Set(settings.columns),
+        maxCommandBytes: settings.maxCommandBytes
+      })
+  )
+}
+
+/**
+ * A server of the native Terminus environment: a bare terminal, with setup and verify commands that the client brings. Its
+ * reward is no score of ours, because it is found out where the policy worked. At the server's end all is as with `layer`.
+ *
+ * @example
+ * ```ts
+ * import * as NodeRuntime from "@effect/platform-node/NodeRuntime"
+ * import * as Effect from "effect/Effect"
+ * import * as Layer from "effect/Layer"
+ * import * as OpenEnv from "episode/OpenEnv"
+ * import * as NodeTransport from "episode/OpenEnv/NodeTransport"
+ * import * as Ledger from "episode/Sandbox/Ledger"
+ * import * as Local from "episode/Sandbox/Local"
+ * import * as Sandboxes from "episode/Sandbox/Sandboxes"
+ *
+ * const server = OpenEnv.layerTerminus({ lifetime: "10 minutes" }).pipe(
+ *   Layer.provide(NodeTransport.layer),
+ *   Layer.provide(Sandboxes.layer),
  *   Layer.provide(Ledger.layerMemory),
  *   Layer.provide(Local.layer())
  * )
@@ -274,45 +395,8 @@ const serving = <E, R>(settings: Settings, environment: Effect.Effect<Kind, E, R
  *   return yield* Effect.never
  * })
  *
- * program.pipe(Effect.provide(server))
- * ```
- *
- * @since 0.1.0
- * @category layers
- */
-export const layer = (
-  options: Options = {}
-): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Episode | Ledger | Transport> => {
-  const settings = { ...defaults, ...given(options) }
-  return serving(
-    settings,
-    EpisodeEnvironment.make({
-      task: Option.fromNullable(settings.task),
-      columns: new Set(settings.columns),
-      maxCommandBytes: settings.maxCommandBytes
-    })
-  )
-}
-
-/**
- * A server of the native Terminus environment: a bare terminal, with setup and verify commands that the client brings. Its
- * reward is no score of ours, because it is found out where the policy worked. At the server's end all is as with `layer`.
- *
- * @example
- * ```ts
- * import * as Layer from "effect/Layer"
- * import * as OpenEnv from "episode/OpenEnv"
- * import * as NodeTransport from "episode/OpenEnv/NodeTransport"
- * import * as Ledger from "episode/Sandbox/Ledger"
- * import * as Local from "episode/Sandbox/Local"
- * import * as Sandboxes from "episode/Sandbox/Sandboxes"
- *
- * const server = OpenEnv.layerTerminus({ port: 0, lifetime: "10 minutes" }).pipe(
- *   Layer.provide(NodeTransport.layer),
- *   Layer.provide(Sandboxes.layer),
- *   Layer.provide(Ledger.layerMemory),
- *   Layer.provide(Local.layer())
- * )
+ * // Until it is interrupted.
+ * NodeRuntime.runMain(Effect.provide(program, server))
  * ```
  *
  * @since 0.1.0
@@ -320,16 +404,17 @@ export const layer = (
  */
 export const layerTerminus = (
   options: TerminusOptions = {}
-): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired, Sandboxes | Ledger | Transport> => {
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Sandboxes | Ledger | Transport> => {
   const settings = { ...terminusDefaults, ...given(options) }
   return serving(
     settings,
-    TerminusEnvironment.make({
-      columns: new Set(settings.columns),
-      maxCommandBytes: settings.maxCommandBytes,
-      lifetime: Duration.decode(settings.lifetime),
-      commandLimit: Duration.decode(settings.commandLimit),
-      outputCap: settings.outputCap
-    })
+    () =>
+      TerminusEnvironment.make({
+        columns: new Set(settings.columns),
+        maxCommandBytes: settings.maxCommandBytes,
+        lifetime: Duration.decode(settings.lifetime),
+        commandLimit: Duration.decode(settings.commandLimit),
+        outputCap: settings.outputCap
+      })
   )
 }

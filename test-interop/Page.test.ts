@@ -11,7 +11,7 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs"
 import { tmpdir } from "node:os"
 import { join } from "node:path"
 import { WebSocket } from "ws"
-import { withServer } from "./server.ts"
+import { withEpisode, withServer } from "./server.ts"
 
 const chromium = (): string => {
   for (const name of [process.env["INTEROP_CHROMIUM"] ?? "", "chromium", "chromium-browser", "google-chrome"]) {
@@ -42,7 +42,7 @@ const withTab = async (url: string, test: (tab: Tab) => Promise<void>): Promise<
     ...["--disable-background-networking", "--disable-component-update", "--disable-sync"],
     ...["--disable-dev-shm-usage", "--window-size=1200,850", "--remote-debugging-port=0", `--user-data-dir=${profile}`],
     "about:blank"
-  ], { stdio: ["ignore", "ignore", "pipe"] })
+  ], { stdio: ["ignore", "ignore", "pipe"], detached: true })
   const ended = once(browser, "exit")
   try {
     let text = ""
@@ -102,9 +102,12 @@ const withTab = async (url: string, test: (tab: Tab) => Promise<void>): Promise<
     })
     socket.close()
   } finally {
-    browser.kill("SIGKILL")
+    // With its helpers, which would go on writing to the profile for a while.
+    if (browser.pid !== undefined) {
+      process.kill(-browser.pid, "SIGKILL")
+    }
     await ended
-    rmSync(profile, { recursive: true, force: true, maxRetries: 5 })
+    rmSync(profile, { recursive: true, force: true, maxRetries: 10 })
   }
 }
 
@@ -113,6 +116,10 @@ const repair = `sed -i 's/= int(row\\["amount"\\])/= totals.get(row["region"], 0
 
 const run = (command: string) =>
   `document.getElementById("command").value = ${JSON.stringify(command)}; document.getElementById("run").click()`
+
+const textOf = (id: string) => `document.getElementById("${id}").innerText`
+const isDisabled = (id: string) => `document.getElementById("${id}").disabled`
+const click = (id: string) => `document.getElementById("${id}").click()`
 
 const idle = `document.getElementById("status").textContent !== "working"`
 const log = `document.getElementById("log").innerText`
@@ -157,6 +164,71 @@ describe("the page", () => {
 
           assert.deepStrictEqual(complaints.filter((complaint) => !complaint.includes("favicon")), [])
         }), ["--task", "task.json"]),
+    120_000
+  )
+
+  it(
+    "says when the connection is gone and what became of the episode, and begins anew by a reset",
+    () =>
+      withEpisode(
+        ["openenv", "--task", "task.json"],
+        ({ stop, url }) =>
+          withTab(`${url}/web`, async ({ evaluate, screenshot, until }) => {
+            await until(`${isDisabled("reset")} === false`)
+            assert.include(await evaluate(`document.getElementById("taskfile").placeholder`), "the server's own")
+            await evaluate(click("reset"))
+            await until(`${textOf("status")} === "active" && / s$/.test(${textOf("window")})`)
+
+            await stop()
+            const lost = `${textOf("status")} === "connection lost"`
+            await until(`${lost} && ${textOf("window")} === "-" && ${textOf("deadline")} === "-"`)
+            await until(`${textOf("ledger")} === "the server can't be reached"`)
+            assert.include(
+              await evaluate(log),
+              "connection lost: the episode is over, and the server deletes its sandboxes"
+            )
+            assert.strictEqual(await evaluate(textOf("sandboxes")), "deleted by the server")
+            assert.deepStrictEqual(await evaluate(`[${["run", "submit", "reset"].map(isDisabled)}]`), [
+              true,
+              true,
+              false
+            ])
+            const picture = process.env["INTEROP_SCREENSHOT_LOST"]
+            if (picture !== undefined) {
+              writeFileSync(picture, await screenshot())
+            }
+
+            await evaluate(click("reset"))
+            await until(`${log}.includes("the server can't be reached") && ${lost} && !${isDisabled("reset")}`)
+
+            await withEpisode(["openenv", "--task", "task.json", "--port", new URL(url).port], async () => {
+              await evaluate(click("reset"))
+              await until(`${textOf("status")} === "active" && ${textOf("sandboxes")} === "policy: running"`)
+              await evaluate(run("echo back again"))
+              await until(`${log}.includes("\\nback again") && ${idle}`)
+            })
+            await until(lost)
+          })
+      ),
+    120_000
+  )
+
+  it(
+    "asks for a task where the server has none",
+    () =>
+      withServer((url) =>
+        withTab(`${url}/web`, async ({ evaluate, until }) => {
+          await until(`${isDisabled("reset")} === false`)
+          assert.include(await evaluate(textOf("prompt")), "This server has no task of its own.")
+          assert.strictEqual(
+            await evaluate(`document.getElementById("taskfile").placeholder`),
+            "the text of a task.json"
+          )
+          assert.isTrue(await evaluate(`document.querySelector("details").open`))
+          await evaluate(click("reset"))
+          await until(`${log}.includes("this server has no task of its own") && ${idle}`)
+        })
+      ),
     120_000
   )
 })

@@ -7,6 +7,8 @@ export interface Served {
   readonly url: string
   /** What it printed as `NAME=VALUE`. */
   readonly variables: Readonly<Record<string, string>>
+  /** Ends it early, and waits for that. */
+  readonly stop: () => Promise<void>
 }
 
 type Environment = Readonly<Record<string, string>>
@@ -15,7 +17,7 @@ const start = async (
   program: string,
   args: ReadonlyArray<string>,
   environment: Environment
-): Promise<Served & { readonly child: ChildProcess }> => {
+): Promise<Omit<Served, "stop"> & { readonly child: ChildProcess }> => {
   const child = spawn(program, [...args], {
     stdio: ["ignore", "pipe", "inherit"],
     cwd: root,
@@ -45,22 +47,26 @@ const within = async (
 ): Promise<number | null> => {
   const { child, ...served } = await started
   const ended = new Promise<number | null>((resolve) => child.once("exit", resolve))
-  try {
-    await test(served)
-  } finally {
+  const stop = async () => {
     child.kill(signal)
     await ended
+  }
+  try {
+    await test({ ...served, stop })
+  } finally {
+    await stop()
   }
   return ended
 }
 
-/** Runs a test beside one of our servers, which has to end as it should. */
+/** Runs a test beside one of our servers, which has to end as it should. It has a free port unless it is given one. */
 export const withEpisode = async (
   args: ReadonlyArray<string>,
   test: (served: Served) => Promise<void>,
   environment: Environment = {}
 ): Promise<void> => {
-  const command = [`${root}/bin/episode.js`, "serve", ...args, "--port", "0"]
+  const port = args.includes("--port") ? [] : ["--port", "0"]
+  const command = [`${root}/bin/episode.js`, "serve", ...args, ...port]
   assert.strictEqual(await within(test, "SIGINT", start(process.execPath, command, environment)), 130)
 }
 

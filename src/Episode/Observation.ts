@@ -25,20 +25,24 @@ export class Observation extends Schema.Class<Observation>("episode/Observation"
   finished: Schema.Boolean
 }) {}
 
+const ended = (stdout: string): Observation =>
+  new Observation({ stdout, stderr: "", exitCode: null, killedAtLimit: false, truncated: false, finished: true })
+
 /**
  * The answer to whatever is asked after the end. It says nothing about the score.
  *
  * @since 0.1.0
  * @category constructors
  */
-export const finished: Observation = new Observation({
-  stdout: "",
-  stderr: "",
-  exitCode: null,
-  killedAtLimit: false,
-  truncated: false,
-  finished: true
-})
+export const finished: Observation = ended("")
+
+/**
+ * The answer to the `submit` that ends an episode. It says nothing about the score, either, and is the same for each.
+ *
+ * @since 0.1.0
+ * @category constructors
+ */
+export const submitted: Observation = ended("Submitted. The episode is finished.")
 
 const isCut = (output: CapturedOutput): boolean => output.totalBytes > output.head.length + output.tail.length
 
@@ -84,7 +88,7 @@ const lines = (stream: string): string => stream === "" || stream.endsWith("\n")
  */
 export const render = (observation: Observation): string => {
   if (observation.finished) {
-    return "The episode is finished; nothing was run."
+    return observation.stdout || "The episode is finished; nothing was run."
   }
   const end = observation.killedAtLimit
     ? "[killed at the time limit]"

@@ -324,7 +324,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
         )
         if (found._tag !== "Bytes") {
           yield* finishIfHealthy(episode, restore, "export", Ending.NothingExported({ found: found._tag }))
-          return Observation.finished
+          return Observation.submitted
         }
         yield* Ref.set(episode.submissionDigest, yield* sha256(found.bytes))
         const { grade } = yield* attempt(
@@ -341,7 +341,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
             }))
         )
         yield* scoreOf(yield* finish(episode, Ending.Graded({ grade })))
-        return Observation.finished
+        return Observation.submitted
       })
   })
 

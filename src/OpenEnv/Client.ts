@@ -14,6 +14,7 @@ import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
 import * as Mailbox from "effect/Mailbox"
 import * as Option from "effect/Option"
+import * as Predicate from "effect/Predicate"
 import * as Ref from "effect/Ref"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
@@ -45,10 +46,15 @@ export type Request = typeof Request.Type
  */
 export class ConnectionLost extends Schema.TaggedError<ConnectionLost>("episode/OpenEnv/ConnectionLost")(
   "ConnectionLost",
-  { request: Request }
+  {
+    request: Request,
+    /** The HTTP status of a server that answered the handshake with a refusal, where it is known. */
+    status: Schema.optionalWith(Schema.Int, { exact: true })
+  }
 ) {
   override get message(): string {
-    return `the connection to the environment was lost (${this.request})`
+    return `the connection to the environment was lost (${this.request}`
+      + (this.status === undefined ? ")" : `, HTTP ${this.status})`)
   }
 }
 
@@ -167,7 +173,16 @@ const Sent = Schema.parseJson(
 
 const encode = Schema.encode(Sent)
 
-const decode = Schema.decodeUnknownEither(Schema.parseJson(Wire.ServerFrame))
+// Other environments show more than ours: a picture is a value for each of its points.
+const maxValues = 500_000
+
+const decodeFrame = Schema.decodeUnknownEither(Wire.ServerFrame)
+
+const decode = (text: string) => Either.flatMap(Wire.readJson(text, maxValues), decodeFrame)
+
+// What is kept of an error, for as long as somebody holds it.
+const maxErrors = 20
+const maxMessage = 4096
 
 // After these a server closes the socket.
 const isFinal = (code: string): boolean =>
@@ -176,6 +191,13 @@ const isFinal = (code: string): boolean =>
 const urlOf = ({ sessionId, url }: Options): string =>
   `${url.replace(/^http/, "ws").replace(/\/+$/, "")}/ws`
   + (sessionId === undefined ? "" : `?session_id=${encodeURIComponent(sessionId)}`)
+
+// Node's `ws` has the status in a text alone, and browsers have none.
+const statusOf = (error: Socket.SocketError): { readonly status?: number } => {
+  const text = error.reason === "Open" && Predicate.hasProperty(error.cause, "message") ? error.cause.message : ""
+  const [, status] = /^Unexpected server response: ([0-9]{3})$/.exec(String(text)) ?? []
+  return status === undefined ? {} : { status: Number(status) }
+}
 
 const observed = ({ done, metadata, observation, reward }: Wire.StepResult): Observed => {
   const nested = observation["metadata"]
@@ -206,19 +228,19 @@ export const connect = (
     const opened = yield* Deferred.make<void, ConnectionLost>()
     // More than one frame that isn't due is as wrong as one, so the rest needn't be kept.
     const inbox = yield* Mailbox.make<string | Uint8Array>({ capacity: 4, strategy: "dropping" })
-    const lost = new ConnectionLost({ request: "connect" })
+    const lost = (more: { readonly status?: number } = {}) => new ConnectionLost({ request: "connect", ...more })
     const closed = yield* Deferred.make<void>()
     const reading = yield* socket.runRaw((message) => Effect.asVoid(inbox.offer(message)), {
       onOpen: Effect.asVoid(Deferred.succeed(opened, undefined))
     }).pipe(
-      Effect.exit,
-      Effect.zipRight(inbox.end),
-      Effect.zipRight(Deferred.fail(opened, lost)),
+      Effect.match({ onSuccess: () => lost(), onFailure: (error) => lost(statusOf(error)) }),
+      Effect.catchAllCause(() => Effect.succeed(lost())),
+      Effect.flatMap((error) => Effect.zipRight(inbox.end, Deferred.fail(opened, error))),
       Effect.ensuring(Deferred.succeed(closed, undefined)),
       Effect.forkScoped
     )
     yield* Deferred.await(opened).pipe(
-      Effect.timeoutFail({ duration: connectTimeout, onTimeout: () => lost })
+      Effect.timeoutFail({ duration: connectTimeout, onTimeout: () => lost() })
     )
 
     const turn = yield* Effect.makeSemaphore(1)
@@ -235,7 +257,12 @@ export const connect = (
         : Either.left(new ProtocolViolation({ request, detail: "a binary message" }))
 
     const refusal = (request: Request, { data }: typeof Wire.ErrorFrame.Type) =>
-      new EnvironmentRefused({ request, ...data })
+      new EnvironmentRefused({
+        request,
+        ...data,
+        message: Wire.shortened(data.message, maxMessage),
+        ...(data.errors === undefined ? {} : { errors: data.errors.slice(0, maxErrors) })
+      })
 
     const take = (request: Request) =>
       Effect.flatMap(

@@ -73,11 +73,8 @@ const isFrameType = (type: unknown): type is keyof typeof frames =>
 const readFrame = (message: string): Either.Either<Wire.ClientFrame, Wire.ServerFrame> => {
   const json = Wire.readJson(message)
   if (Either.isLeft(json)) {
-    return Either.left(
-      json.left === "syntax"
-        ? error("INVALID_JSON", "the frame is not JSON")
-        : error("VALIDATION_ERROR", `the frame is nested deeper than ${Wire.maxDepth} levels`)
-    )
+    const code = json.left === "syntax" ? "INVALID_JSON" : "VALIDATION_ERROR"
+    return Either.left(error(code, `the frame ${Wire.unread[json.left]}`))
   }
   const frame = json.right
   if (!Predicate.isRecord(frame)) {
@@ -87,7 +84,7 @@ const readFrame = (message: string): Either.Either<Wire.ClientFrame, Wire.Server
     return Either.left(error("UNKNOWN_TYPE", `the type of a frame is ${Object.keys(frames).join(", ")}`))
   }
   return Either.mapLeft<ReadonlyArray<Wire.Issue>, Wire.ServerFrame>(
-    (errors) => error("VALIDATION_ERROR", "the frame is not valid", { errors })
+    (errors) => error("VALIDATION_ERROR", Wire.withFirst("the frame is not valid", errors), { errors })
   )<Wire.ClientFrame>(frames[frame["type"]](frame))
 }
 

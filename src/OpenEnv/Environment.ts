@@ -33,11 +33,13 @@ export class RequestRefused extends Schema.TaggedError<RequestRefused>("episode/
 ) {}
 
 /**
+ * A request that isn't valid, and why.
+ *
  * @since 0.1.0
  * @category errors
  */
 export const refused = (message: string, issues: ReadonlyArray<Wire.Issue>): RequestRefused =>
-  new RequestRefused({ code: "VALIDATION_ERROR", message, issues })
+  new RequestRefused({ code: "VALIDATION_ERROR", message: Wire.withFirst(message, issues), issues })
 
 /**
  * Why a request has no answer.
@@ -50,6 +52,16 @@ export type EnvironmentError = RequestRefused | InfrastructureError
 // ----------------------------------------------------------------------------
 // models
 // ----------------------------------------------------------------------------
+
+/**
+ * How a session is reset whose tools are called over MCP, which has no reset.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const resetOverMcp =
+  "over MCP: open a socket at /ws?session_id=ID, with the id that openenv/session/create gave "
+  + "to POST /mcp, and send {\"type\":\"reset\"} there"
 
 /**
  * What came of a tool call: a result, or why the tool wasn't called.
@@ -107,6 +119,74 @@ export interface Kind {
 }
 
 // ----------------------------------------------------------------------------
+// texts
+// ----------------------------------------------------------------------------
+
+const encoder = new TextEncoder()
+
+const quoted = Wire.write(Schema.String)
+
+// In bytes, as it stands in a reply: there a control character takes six.
+const sizeOf = (text: string): number => encoder.encode(quoted(text)).length - 2
+
+// Half of a surrogate pair, left where a pair was cut in two.
+const halves = /\p{Surrogate}/gu
+
+// A cut leaves a multiple of so many characters.
+const step = 64
+
+// How many characters are as good as so many bytes, where `pieceAt` gives the text piece by piece.
+const lengthOf = (pieceAt: (start: number) => string, maxBytes: number): number => {
+  let length = 0
+  for (let left = maxBytes - sizeOf(pieceAt(0)); left >= 0; left -= sizeOf(pieceAt(length))) {
+    length += step
+  }
+  return length
+}
+
+/**
+ * A text that takes about so many bytes of a reply at most: of a longer one head and tail, and how much is missing.
+ *
+ * @since 0.1.0
+ * @category texts
+ */
+export const excerpt = (text: string, maxBytes: number): string => {
+  // A character takes one at least, and six at most.
+  if (text.length * 6 <= maxBytes || (text.length <= maxBytes && sizeOf(text) <= maxBytes)) {
+    return text
+  }
+  // Together they are shorter than the text, so neither reaches its other end.
+  const head = text.slice(0, lengthOf((start) => text.slice(start, start + step), maxBytes / 2))
+  const tail = text.slice(
+    text.length - lengthOf((start) => text.slice(text.length - start - step, text.length - start), maxBytes / 2)
+  )
+  const left = text.length - head.length - tail.length
+  return `${head.replace(halves, "")}\n[... ${left} of ${text.length} characters left out ...]\n${
+    tail.replace(halves, "")
+  }`
+}
+
+// A result holds its text three times, and there is something beside it. Two whole streams of 1 MiB have a place in it.
+const maxTextBytes = Math.floor(Wire.maxReplyBytes * 0.3)
+
+/**
+ * What a tool said, as a result: small enough for a reply.
+ *
+ * @since 0.1.0
+ * @category texts
+ */
+export const toResult = (said: string, meta: Wire.CallToolResult["meta"]): Wire.CallToolResult => {
+  const text = excerpt(said, maxTextBytes)
+  return {
+    content: [{ type: "text", text }],
+    structured_content: { result: text },
+    meta: meta !== null && text !== said ? { ...meta, truncated: true } : meta,
+    data: text,
+    is_error: false
+  }
+}
+
+// ----------------------------------------------------------------------------
 // arguments
 // ----------------------------------------------------------------------------
 
@@ -116,8 +196,7 @@ export interface Kind {
  * @since 0.1.0
  * @category arguments
  */
-export const said = (issues: ReadonlyArray<Wire.Issue>): string =>
-  issues.map(({ loc, msg }) => loc.length === 0 ? msg : `${loc.join(".")}: ${msg}`).join("; ")
+export const said = (issues: ReadonlyArray<Wire.Issue>): string => issues.map(Wire.sentence).join("; ")
 
 /**
  * One issue for each argument that isn't known.
@@ -131,11 +210,9 @@ export const unknownArguments = (
 ): ReadonlyArray<Wire.Issue> =>
   Object.keys(args).filter((name) => !known.has(name)).slice(0, 20).map((name) => ({
     type: "extra_forbidden",
-    loc: [name.slice(0, 64)],
+    loc: [Wire.shortened(name, 64)],
     msg: `reset takes ${[...known].join(", ")}`
   }))
-
-const encoder = new TextEncoder()
 
 /**
  * Half of a surrogate pair has no UTF-8.

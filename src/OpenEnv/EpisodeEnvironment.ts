@@ -106,22 +106,14 @@ const readCall = (
   }
 }
 
-const toResult = (observation: Observation, meta: Readonly<Record<string, unknown>> = {}): Wire.CallToolResult => {
-  const text = Observations.render(observation)
-  return {
-    content: [{ type: "text", text }],
-    structured_content: { result: text },
-    meta: {
-      exit_code: observation.exitCode,
-      killed_at_limit: observation.killedAtLimit,
-      truncated: observation.truncated,
-      finished: observation.finished,
-      ...meta
-    },
-    data: text,
-    is_error: false
-  }
-}
+const toResult = (observation: Observation, meta: Readonly<Record<string, unknown>> = {}): Wire.CallToolResult =>
+  Environments.toResult(Observations.render(observation), {
+    exit_code: observation.exitCode,
+    killed_at_limit: observation.killedAtLimit,
+    truncated: observation.truncated,
+    finished: observation.finished,
+    ...meta
+  })
 
 // ----------------------------------------------------------------------------
 // tasks
@@ -172,15 +164,18 @@ const taskIssue = (message: string, loc: ReadonlyArray<string> = []): RequestRef
 const decodeTask = (text: string): Effect.Effect<Task, RequestRefused> =>
   Environments.hasLoneSurrogate(text)
     ? taskIssue("holds half of a surrogate pair, which can't be written as UTF-8")
+    // As text it was one value until now.
+    : Option.contains(Either.getLeft(Wire.readJson(text)), "values")
+    ? taskIssue(Wire.unread.values)
     : Effect.mapBoth(Report.decode(encoder.encode(text)), {
       onSuccess: ({ task }) => task,
       onFailure: ({ issues }) =>
         refused(
           "the task is not valid",
-          issues.map(({ message, path }) => ({
+          issues.slice(0, 20).map(({ message, path }) => ({
             type: "value_error",
-            loc: path === "" ? ["task"] : ["task", path],
-            msg: message
+            loc: path === "" ? ["task"] : ["task", Wire.shortened(path)],
+            msg: Wire.shortened(message)
           }))
         )
     })
@@ -249,6 +244,9 @@ const standing = (
     }
   }
 }
+
+const idOf = (state: SessionState) =>
+  state._tag === "Idle" ? undefined : state._tag === "Active" ? state.episodeId : state.receipt.episodeId
 
 const envelope = (
   { done, metadata, reward }: Standing,
@@ -336,28 +334,39 @@ const over = Effect.fnUntraced(function*(session: Session, options: Options) {
 
   const knownArguments = new Set([...Object.keys(Wire.ResetArguments.fields), ...options.columns])
 
-  const reset: Environment["reset"] = Effect.fnUntraced(function*(given, frame) {
+  // A request waits for the one before, so what is told beside an answer is of the same episode. State waits for nobody.
+  const inTurn = (yield* Effect.makeSemaphore(1)).withPermits(1)
+
+  const begin: Environment["reset"] = Effect.fnUntraced(function*(given, frame) {
     const args = yield* Either.mapLeft(readReset(given), (issues) => refused("the arguments are not valid", issues))
     const unknown = Environments.unknownArguments(args, knownArguments)
     if (unknown.length > 0) {
       return yield* refused("unknown arguments", unknown)
     }
     const task = yield* taskOf(args, frame)
-    const name = args.episode_id ?? undefined
-    yield* Ref.set(told, { name, steps: 0 })
-    const { prompt } = yield* session.reset(task)
+    // No name is as good as none.
+    const name = args.episode_id || undefined
+    const before = idOf(yield* session.state)
+    const { prompt } = yield* session.reset(task).pipe(
+      // Whatever comes of it, and not before: what is asked meanwhile is about the old episode.
+      Effect.ensuring(
+        Effect.flatMap(
+          session.state,
+          (state) => idOf(state) === before ? Effect.void : Ref.set(told, { name, steps: 0 })
+        )
+      )
+    )
     const now = yield* standing(yield* session.state, name)
     return envelope({ ...now, reward: null, metadata: { ...now.metadata, status: "ready" } }, { prompt })
   })
 
-  const misused = ({ message }: { readonly message: string }) =>
-    new RequestRefused({ code: "EXECUTION_ERROR", message, issues: [] })
+  const reset: Environment["reset"] = (given, frame) => inTurn(begin(given, frame))
 
-  const perform = (call: Call): Effect.Effect<Observation, EnvironmentError> =>
+  const perform = (call: Call, hint = ""): Effect.Effect<Observation, EnvironmentError> =>
     Effect.catchTag(
       call.tool === "terminal" ? session.terminal(call.command) : session.submit,
       "EpisodeMisuse",
-      misused
+      ({ message }) => new RequestRefused({ code: "EXECUTION_ERROR", message: message + hint, issues: [] })
     )
 
   // Counts what was taken on, also where it brought an error.
@@ -370,15 +379,17 @@ const over = Effect.fnUntraced(function*(session: Session, options: Options) {
 
   const step: Environment["step"] = (action) => {
     if (action.type === "list_tools") {
-      return Effect.zipRight(counted, Effect.map(now, (standing) => envelope(standing, { tools })))
+      return inTurn(Effect.zipRight(counted, Effect.map(now, (standing) => envelope(standing, { tools }))))
     }
-    const { arguments: args = {}, tool_name } = action
-    const call = readCall(tool_name, args, options.maxCommandBytes)
+    const { arguments: args = {} } = action
+    const tool_name = Wire.shortened(action.tool_name)
+    const call = readCall(action.tool_name, args, options.maxCommandBytes)
     const observation: Effect.Effect<Readonly<Record<string, unknown>>, EnvironmentError> = Either.isLeft(call)
       ? Effect.succeed({ tool_name, result: null, error: call.left })
       : Effect.map(perform(call.right), (observed) => ({ tool_name, result: toResult(observed), error: null }))
     return Effect.zipRight(counted, observation).pipe(
-      Effect.zipWith(now, (observation, standing) => envelope(standing, observation))
+      Effect.zipWith(now, (observation, standing) => envelope(standing, observation)),
+      inTurn
     )
   }
 
@@ -386,8 +397,12 @@ const over = Effect.fnUntraced(function*(session: Session, options: Options) {
     Either.match(readCall(name, args, options.maxCommandBytes), {
       onLeft: (error) => Effect.succeed(Either.left(error)),
       onRight: (call) =>
-        Effect.zipWith(Effect.zipRight(counted, perform(call)), now, (observation, { done, metadata, reward }) =>
-          Either.right(toResult(observation, { done, reward, episode: metadata })))
+        Effect.zipWith(
+          Effect.zipRight(counted, perform(call, `; ${Environments.resetOverMcp}`)),
+          now,
+          (observation, { done, metadata, reward }) =>
+            Either.right(toResult(observation, { done, reward, episode: metadata }))
+        ).pipe(inTurn)
     })
 
   const state = Effect.flatMap(
@@ -420,7 +435,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
     },
     reset: { schema: { ...JSONSchema.make(Wire.ResetArguments) }, decode: readReset },
     idle,
-    page: Option.some(yield* Page.make),
+    page: Option.some(yield* Page.make({ hasTask: Option.isSome(options.task) })),
     open: Effect.flatMap(open, (session) => over(session, options))
   }
   return kind

@@ -34,6 +34,14 @@ export type Guard = (
 export const isLoopback = (host: string): boolean =>
   host === "localhost" || host === "::1" || host === "[::1]" || /^127(?:\.\d{1,3}){3}$/.test(host)
 
+/**
+ * Whether a text tells anybody apart: a blank one is no token, whoever gives it.
+ *
+ * @since 0.1.0
+ * @category predicates
+ */
+export const isToken = (text: string): boolean => text.trim() !== ""
+
 const encoder = new TextEncoder()
 
 const given = (authorization: string): Option.Option<string> => {
@@ -69,7 +77,7 @@ export const make = (options: {
       Option.match(expected, {
         onNone: () => Effect.succeed(true),
         onSome: (expected) =>
-          Option.match(Option.flatMap(Option.fromNullable(authorization), given), {
+          Option.match(Option.filter(Option.flatMap(Option.fromNullable(authorization), given), isToken), {
             onNone: () => Effect.succeed(false),
             // Digests: how long it takes to compare them says nothing about the token.
             onSome: (token) => Effect.map(digest(token), (actual) => actual === expected)

@@ -81,20 +81,17 @@ export const explain = (
 export const handle = (
   sessions: Sessions,
   socket: Option.Option<Held>,
-  input: Either.Either<unknown, "syntax" | "depth">
+  input: Either.Either<unknown, Wire.Unread>
 ): Effect.Effect<Wire.RpcReply> => {
   if (Either.isLeft(input)) {
-    return Effect.succeed(
-      input.left === "syntax"
-        ? failure(null, "parseError", "not JSON")
-        : failure(null, "invalidRequest", `nested deeper than ${Wire.maxDepth} levels`)
-    )
+    const code = input.left === "syntax" ? "parseError" : "invalidRequest"
+    return Effect.succeed(failure(null, code, `the request ${Wire.unread[input.left]}`))
   }
   const decoded = request(input.right)
   if (Either.isLeft(decoded)) {
-    return Effect.succeed(
-      failure(idOf(input.right), "invalidRequest", "not a JSON-RPC 2.0 request", { errors: decoded.left })
-    )
+    const errors = decoded.left
+    const message = Wire.withFirst("not a JSON-RPC 2.0 request", errors)
+    return Effect.succeed(failure(idOf(input.right), "invalidRequest", message, { errors }))
   }
   const { id = null, method, params = {} } = decoded.right
 
@@ -107,7 +104,7 @@ export const handle = (
     case "tools/call": {
       const call = toolsCall(params)
       if (Either.isLeft(call)) {
-        return invalid("tools/call takes name, arguments and session_id", call.left)
+        return invalid(Wire.withFirst("tools/call takes name, arguments and session_id", call.left), call.left)
       }
       const { arguments: args, name, session_id } = call.right
       const session = session_id === undefined
@@ -137,7 +134,7 @@ export const handle = (
     case "openenv/session/close": {
       const given = sessionParams(params)
       if (Either.isLeft(given)) {
-        return invalid("openenv/session/close takes session_id", given.left)
+        return invalid(Wire.withFirst("openenv/session/close takes session_id", given.left), given.left)
       }
       const { session_id } = given.right
       return Effect.match(sessions.close(session_id, Option.map(socket, (held) => held.id)), {

@@ -17,8 +17,9 @@ import * as Layer from "effect/Layer"
 import * as Http from "node:http"
 import type { Duplex } from "node:stream"
 import * as WS from "ws"
-import type { Handshake, Listening, ListenOptions, Peer } from "./Transport.ts"
-import { ListenFailed, PeerGone, Transport } from "./Transport.ts"
+import type { Handshake, ListenFailed, Listening, ListenOptions, Peer } from "./Transport.ts"
+import { listenFailed, PeerGone, Transport } from "./Transport.ts"
+import * as Wire from "./Wire.ts"
 
 // How long a peer may take to answer a close before it is cut off.
 const closeTimeout = Duration.seconds(2)
@@ -26,6 +27,9 @@ const closeTimeout = Duration.seconds(2)
 // How long a request may take to send its headers, and how long to send all of itself.
 const headersMillis = 10_000
 const requestMillis = 30_000
+
+// How often that is looked at. Node's own half a minute would be added to it.
+const checkMillis = 1000
 
 // A client sends one request and waits for its reply. So many that wait are no client's.
 const maxWaiting = 8
@@ -150,19 +154,16 @@ const upgrade =
 // the server
 // ----------------------------------------------------------------------------
 
-const reasons: Readonly<Record<string, ListenFailed["reason"]>> = {
-  EADDRINUSE: "in-use",
-  EACCES: "not-permitted",
-  EADDRNOTAVAIL: "no-such-address",
-  ENOTFOUND: "no-such-address"
-}
-
 const listen = Effect.fnUntraced(function*(options: ListenOptions) {
   const { host, port } = options
-  const server = Http.createServer({ headersTimeout: headersMillis, requestTimeout: requestMillis })
+  const server = Http.createServer({
+    headersTimeout: headersMillis,
+    requestTimeout: requestMillis,
+    connectionsCheckingInterval: checkMillis
+  })
   yield* Effect.async<void, ListenFailed>((resume) => {
     server.once("error", (error: NodeJS.ErrnoException) => {
-      resume(new ListenFailed({ host, port, reason: reasons[error.code ?? ""] ?? "other" }))
+      resume(listenFailed(host, port, error.code))
     })
     server.listen({ host, port }, () => resume(Effect.void))
   })
@@ -212,14 +213,14 @@ export const layer: Layer.Layer<Transport> = Layer.succeed(Transport, { listen }
  * @category layers
  */
 export const layerWebSocketConstructor = (options: {
-  /** The largest frame to take. Default 16 MiB. */
+  /** The largest frame to take. Default 16 MiB: our servers' replies have half of it at most. */
   readonly maxFrameBytes?: number | undefined
   /** Headers of the handshake, such as `authorization`. Default: none. */
   readonly headers?: Readonly<Record<string, string>> | undefined
 } = {}): Layer.Layer<Socket.WebSocketConstructor> =>
   Layer.sync(Socket.WebSocketConstructor, () => {
     const settings = {
-      maxPayload: options.maxFrameBytes ?? 16 * 1024 * 1024,
+      maxPayload: options.maxFrameBytes ?? 2 * Wire.maxReplyBytes,
       perMessageDeflate: false,
       headers: { ...options.headers },
       // Otherwise a server that doesn't answer a close keeps a program from its end for half a minute.

@@ -10,6 +10,15 @@ import * as HttpServerResponse from "@effect/platform/HttpServerResponse"
 import * as Effect from "effect/Effect"
 import * as Encoding from "effect/Encoding"
 
+/**
+ * @since 0.1.0
+ * @category models
+ */
+export interface Options {
+  /** Whether the server has a task for a reset that names none. */
+  readonly hasTask: boolean
+}
+
 const style = `
 :root { color-scheme: light dark; --line: light-dark(#d5d8dc, #3a3f45); --soft: light-dark(#f4f5f6, #1d2023);
   --dim: light-dark(#5d6570, #9aa3ad); --good: light-dark(#12733b, #5ecb8b); --bad: light-dark(#b3261e, #ff8a80); }
@@ -44,6 +53,9 @@ const shown = { window: null, deadline: null, at: 0 }
 let socket = null
 let busy = false
 let active = false
+// The request under way, and what came before it.
+let waiting = null
+let turn = Promise.resolve()
 
 const note = (text, kind) => {
   const line = document.createElement("pre")
@@ -64,24 +76,63 @@ const connect = () => new Promise((resolve, reject) => {
   const url = new URL("ws", location.origin + "/")
   url.protocol = url.protocol.replace("http", "ws")
   const opening = new WebSocket(url)
-  opening.onopen = () => resolve(opening)
   opening.onerror = () => reject(new Error("the server can't be reached"))
+  opening.onopen = () => {
+    opening.onmessage = ({ data }) => hear(JSON.parse(data))
+    opening.onclose = lose
+    resolve(opening)
+  }
 })
 
-// One request at a time: replies belong to requests by their order.
-const ask = async (frame) => {
-  if (socket === null || socket.readyState !== WebSocket.OPEN) {
+const hear = (reply) => {
+  if (waiting !== null) {
+    waiting.resolve(reply)
+    waiting = null
+  } else if (reply.type === "error") {
+    // Nobody asked: the session is over, and this is why.
+    note(reply.data.code + ": " + reply.data.message, "error")
+  }
+}
+
+const lose = () => {
+  if (active || waiting?.type === "reset") {
+    note("connection lost: the episode is over, and the server deletes its sandboxes", "error")
+    list("sandboxes", ["deleted by the server"], "")
+  } else {
+    note("connection lost", "note")
+  }
+  socket = null
+  active = false
+  shown.window = null
+  shown.deadline = null
+  byId("status").dataset.status = "connection lost"
+  if (waiting !== null) {
+    waiting.reject(null)
+    waiting = null
+  }
+  enable()
+}
+
+const exchange = async (frame) => {
+  // Another connection is another session: only a reset makes one.
+  if (socket === null && frame.type === "reset") {
     socket = await connect()
   }
-  const asked = socket
   return new Promise((resolve, reject) => {
-    asked.onmessage = ({ data }) => resolve(JSON.parse(data))
-    asked.onclose = () => {
-      active = false
-      reject(new Error("the connection is closed: the session and its episode are over"))
+    if (socket === null) {
+      reject(null)
+      return
     }
-    asked.send(JSON.stringify(frame))
+    waiting = { type: frame.type, resolve, reject }
+    socket.send(JSON.stringify(frame))
   })
+}
+
+// One request at a time: replies belong to requests by their order.
+const ask = (frame) => {
+  const asked = turn.then(() => exchange(frame))
+  turn = asked.catch(() => {})
+  return asked
 }
 
 const list = (id, lines, empty) => {
@@ -123,7 +174,8 @@ const perform = async (frame, onObservation) => {
     const reply = await ask(frame)
     if (reply.type === "error") {
       note(reply.data.code + ": " + reply.data.message, "error")
-      for (const { loc, msg } of reply.data.errors || []) {
+      // The first of them stands in the message.
+      for (const { loc, msg } of (reply.data.errors || []).slice(1)) {
         note(loc.join(".") + ": " + msg, "error")
       }
     } else {
@@ -131,7 +183,10 @@ const perform = async (frame, onObservation) => {
     }
     await refresh()
   } catch (error) {
-    note(error.message, "error")
+    // Null: there is no connection any more, and it is said.
+    if (error !== null) {
+      note(error.message, "error")
+    }
   }
   busy = false
   enable()
@@ -197,19 +252,27 @@ setInterval(async () => {
 enable()
 `
 
-const body = `
+const bodyOf = ({ hasTask }: Options) => `
 <h1>Episode</h1>
 <main>
   <div>
-    <section><pre id="prompt">Press reset to begin an episode.</pre></section>
+    <section><pre id="prompt">${
+  hasTask
+    ? "Press reset to begin an episode."
+    : "This server has no task of its own. Give it one below, and press reset to begin an episode."
+}</pre></section>
     <section id="log" role="log" aria-live="polite" aria-label="Observations"></section>
     <form id="form">
       <input id="command" aria-label="Command" placeholder="a shell command" autocomplete="off" spellcheck="false">
-      <button id="run">Run</button>
+      <button id="run" disabled>Run</button>
     </form>
-    <div class="row"><button id="submit" type="button">Submit</button><button id="reset" type="button">Reset</button></div>
-    <details><summary>A task of your own</summary>
-      <textarea id="taskfile" aria-label="Task" placeholder="the text of a task.json; empty for the server's own"></textarea>
+    <div class="row">
+      <button id="submit" type="button" disabled>Submit</button><button id="reset" type="button" disabled>Reset</button>
+    </div>
+    <details${hasTask ? "" : " open"}><summary>A task of your own</summary>
+      <textarea id="taskfile" aria-label="Task" placeholder="the text of a task.json${
+  hasTask ? "; empty for the server's own" : ""
+}"></textarea>
     </details>
   </div>
   <aside>
@@ -224,9 +287,10 @@ const body = `
 </main>
 `
 
-const document = "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Episode</title>"
+const documentOf = (options: Options) =>
+  "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>Episode</title>"
   + "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
-  + `<style>${style}</style></head><body>${body}<script>${script}</script></body></html>`
+  + `<style>${style}</style></head><body>${bodyOf(options)}<script>${script}</script></body></html>`
 
 const hash = (text: string) =>
   Effect.map(
@@ -240,7 +304,7 @@ const hash = (text: string) =>
  * @since 0.1.0
  * @category constructors
  */
-export const make: Effect.Effect<HttpServerResponse.HttpServerResponse> = Effect.gen(function*() {
+export const make = Effect.fnUntraced(function*(options: Options) {
   const policy = [
     "default-src 'none'",
     `script-src ${yield* hash(script)}`,
@@ -250,7 +314,7 @@ export const make: Effect.Effect<HttpServerResponse.HttpServerResponse> = Effect
     "form-action 'none'",
     "frame-ancestors 'none'"
   ]
-  return HttpServerResponse.text(document, {
+  return HttpServerResponse.text(documentOf(options), {
     contentType: "text/html; charset=utf-8",
     headers: {
       "content-security-policy": policy.join("; "),

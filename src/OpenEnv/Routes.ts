@@ -17,6 +17,7 @@ import * as Either from "effect/Either"
 import * as JSONSchema from "effect/JSONSchema"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
+import * as Stream from "effect/Stream"
 import { version } from "../internal/version.ts"
 import type { Ledger } from "../Sandbox/Ledger.ts"
 import { LedgerEntry } from "../Sandbox/Ledger.ts"
@@ -114,12 +115,36 @@ const description = respond(Schema.Unknown)
 // requests
 // ----------------------------------------------------------------------------
 
+// A body that doesn't say its size. One that is too large is left where it is until it has its answer: to let go of it is
+// to cut the connection.
+const chunked = (request: HttpServerRequest.HttpServerRequest, maxBytes: number) =>
+  Effect.flatMap(Stream.toPull(request.stream), (pull) => {
+    const decoder = new TextDecoder("utf-8", { ignoreBOM: true })
+    let text = ""
+    let bytes = 0
+    const read: Effect.Effect<Option.Option<string>> = Effect.matchEffect(pull, {
+      onFailure: (end) => Effect.succeed(Option.isSome(end) ? Option.none() : Option.some(text + decoder.decode())),
+      onSuccess: (chunks) => {
+        for (const chunk of chunks) {
+          bytes += chunk.length
+          text += decoder.decode(chunk, { stream: true })
+        }
+        return bytes > maxBytes ? Effect.succeedNone : read
+      }
+    })
+    return read
+  })
+
 // None for a body that is too large, or never came whole. One that says its size isn't even read.
 const bodyOf = (maxBytes: number) =>
   Effect.flatMap(
     HttpServerRequest.HttpServerRequest,
     (request) =>
-      Number(request.headers["content-length"] ?? 0) > maxBytes ? Effect.succeedNone : Effect.option(request.text)
+      request.headers["transfer-encoding"] !== undefined
+        ? chunked(request, maxBytes)
+        : Number(request.headers["content-length"] ?? 0) > maxBytes
+        ? Effect.succeedNone
+        : Effect.option(request.text)
   )
 
 const unreadable = HttpServerResponse.setHeader(
@@ -141,7 +166,7 @@ const refuse = (body: ReturnType<typeof bodyOf>, decode: Kind["reset"]["decode"]
     const read = Either.flatMap(
       Either.mapLeft(
         text.value === "" ? Either.right({}) : Wire.readJson(text.value),
-        (): ReadonlyArray<Wire.Issue> => [{ type: "json_invalid", loc: ["body"], msg: "not JSON, or nested too deep" }]
+        (why): ReadonlyArray<Wire.Issue> => [{ type: "json_invalid", loc: ["body"], msg: Wire.unread[why] }]
       ),
       decode
     )

@@ -33,7 +33,7 @@ export const ResetArguments = Schema.Struct(
   {
     seed: Schema.optionalWith(Schema.NullOr(Schema.NonNegativeInt), exact),
     /** A name of the client's own. Our server puts it on the sandbox, as the label `episodeLabel`. */
-    episode_id: Schema.optionalWith(Schema.NullOr(Schema.String.pipe(Schema.maxLength(255))), exact),
+    episode_id: Schema.optionalWith(Schema.NullOr(Wire.EpisodeName), exact),
     setup: Schema.optionalWith(Schema.NullOr(Commands), exact),
     setup_scripts: Schema.optionalWith(Schema.NullOr(Commands), exact),
     verify: Schema.optionalWith(Schema.NullOr(Commands), exact),

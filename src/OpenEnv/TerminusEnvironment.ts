@@ -150,9 +150,6 @@ const readReset = (
       }
       // No name is as good as none.
       const name = args.episode_id === null || args.episode_id === "" ? undefined : args.episode_id
-      if (name !== undefined && (name.includes("\0") || Environments.hasLoneSurrogate(name))) {
-        report(["episode_id"], "can't hold a NUL character or half of a surrogate pair")
-      }
       const asked = { name, setup: commands("setup"), verify: commands("verify") }
       return issues.length === 0
         ? Either.right(asked)
@@ -166,20 +163,14 @@ const isAbsent = (value: unknown): boolean => value === undefined || value === n
 // results
 // ----------------------------------------------------------------------------
 
-// What state keeps of a text, in characters, and of how many of the policy's commands. All of it was said once, in a reply.
-const recordCap = 16 * 1024
+// How many of the policy's commands state keeps. All of it was said once, in a reply.
 const maxRecords = 64
 
-// Half of a surrogate pair, left where a pair was cut in two.
-const halves = /\p{Surrogate}/gu
+// What it keeps of all the texts of one sort, in bytes as they are sent. There are seven sorts, and state is one reply.
+const sortCap = 1024 * 1024
 
-const excerpt = (text: string): string =>
-  text.length <= recordCap
-    ? text
-    : `${text.slice(0, recordCap / 2).replace(halves, "")}\n[... ${
-      text.length - recordCap
-    } of ${text.length} characters `
-      + `left out ...]\n${text.slice(-recordCap / 2).replace(halves, "")}`
+// What it keeps of one of them, where there are so many.
+const recordCap = (count: number): number => Math.min(16 * 1024, sortCap / count)
 
 type CommandRecord = Terminus.State["commands"][number]
 
@@ -190,7 +181,12 @@ interface Ran {
   readonly meta: Readonly<Record<string, unknown>>
 }
 
-const ran = (command: string, observed: Observations.Observation, limit: Duration.Duration): Ran => {
+const ran = (
+  command: string,
+  observed: Observations.Observation,
+  limit: Duration.Duration,
+  recordCap: number
+): Ran => {
   const { exitCode, killedAtLimit, stderr, stdout, truncated } = observed
   // The words that upstream has them from: a program that it runs, and what ends it.
   const error = killedAtLimit
@@ -202,7 +198,12 @@ const ran = (command: string, observed: Observations.Observation, limit: Duratio
   const text = blocks.filter((block) => block !== "").join("\n") || "(no output)"
   return {
     text,
-    record: { command: excerpt(command), output: excerpt(text), error, success: error === null },
+    record: {
+      command: Environments.excerpt(command, recordCap),
+      output: Environments.excerpt(text, recordCap),
+      error,
+      success: error === null
+    },
     meta: { exit_code: exitCode, killed_at_limit: killedAtLimit, truncated }
   }
 }
@@ -213,13 +214,7 @@ interface Said {
   readonly meta: Readonly<Record<string, unknown>> | null
 }
 
-const toResult = ({ meta, text }: Said): Wire.CallToolResult => ({
-  content: [{ type: "text", text }],
-  structured_content: { result: text },
-  meta,
-  data: text,
-  is_error: false
-})
+const toResult = ({ meta, text }: Said): Wire.CallToolResult => Environments.toResult(text, meta)
 
 // A fraction as Python writes it: it stands in a text that clients of upstream read.
 const written = (reward: number): string => Number.isInteger(reward) ? reward.toFixed(1) : String(reward)
@@ -319,10 +314,11 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   const responseLimit = Duration.sum(options.commandLimit, budgets.control)
   const known = new Set([...Object.keys(Terminus.ResetArguments.fields), ...options.columns])
 
-  const run = (sandbox: Sandbox, phase: Phase, command: string) =>
+  // `among`: of how many commands it is one.
+  const run = (sandbox: Sandbox, phase: Phase, command: string, among = 1) =>
     sandbox.exec(command, { timeLimit: options.commandLimit, outputCap: options.outputCap }).pipe(
       request({ operation: "exec", phase, sandboxId: sandbox.id, budget: "commandResponse", limit: responseLimit }),
-      Effect.map((result) => ran(command, Observations.fromResult(result), options.commandLimit))
+      Effect.map((result) => ran(command, Observations.fromResult(result), options.commandLimit, recordCap(among)))
     )
 
   const acquire = (episode: Episode, name: string | undefined) =>
@@ -413,7 +409,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
         yield* run(sandbox, "reset", makeLogs)
         const results: Array<CommandRecord> = []
         for (const command of setup) {
-          const { record } = yield* run(sandbox, "reset", command)
+          const { record } = yield* run(sandbox, "reset", command, setup.length)
           results.push(record)
           yield* tell({ setup_results: [...results] })
           if (!record.success) {
@@ -486,7 +482,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
           episode,
           "policy",
           restore,
-          run(episode.sandbox, "policy", command)
+          run(episode.sandbox, "policy", command, maxRecords)
         )
         yield* Ref.update(told, (state) => ({
           ...state,
@@ -498,7 +494,7 @@ export const make = Effect.fnUntraced(function*(options: Options) {
     const submit = (episode: Active, restore: Restore, answer: string) =>
       Effect.gen(function*() {
         const { sandbox, verify } = episode
-        yield* tell({ submitted_answer: answer, verify_results: [], last_reward: null })
+        yield* tell({ submitted_answer: Environments.excerpt(answer, sortCap), verify_results: [], last_reward: null })
         if (verify.length === 0) {
           return { text: `Answer submitted: ${answer}`, meta: null }
         }
@@ -508,11 +504,14 @@ export const make = Effect.fnUntraced(function*(options: Options) {
           restore,
           Effect.zipRight(
             run(sandbox, "verify", makeLogs),
-            Effect.forEach(verify, (command) => Effect.map(run(sandbox, "verify", command), ({ record }) => record))
+            Effect.forEach(verify, (command) =>
+              Effect.map(run(sandbox, "verify", command, verify.length), ({ record }) => record))
           )
         )
         const total = results.length
-        const passed = results.filter(({ success }) => success).length
+        const passed = results.filter(({ success }) =>
+          success
+        ).length
         const reward = passed / total
         yield* tell({ verify_results: results, last_reward: reward })
         return {
@@ -521,13 +520,13 @@ export const make = Effect.fnUntraced(function*(options: Options) {
         }
       })
 
-    const perform = (call: Call): Effect.Effect<Said, InfrastructureError> =>
+    const perform = (call: Call, hint = ""): Effect.Effect<Said, InfrastructureError> =>
       inTurn((restore) =>
         Effect.flatMap(Ref.get(current), (now): Effect.Effect<Said, InfrastructureError> => {
           switch (now._tag) {
             case "Idle":
               return Effect.succeed({
-                text: "Error: environment not reset. A reset that succeeds comes before the terminal.",
+                text: `Error: environment not reset. A reset that succeeds comes before the terminal${hint}.`,
                 meta: null
               })
             case "Failed":
@@ -573,8 +572,9 @@ export const make = Effect.fnUntraced(function*(options: Options) {
       if (action.type === "list_tools") {
         return Effect.succeed({ tools })
       }
-      const { arguments: args = {}, tool_name } = action
-      return Either.match(readCall(tool_name, args, options.maxCommandBytes), {
+      const { arguments: args = {} } = action
+      const tool_name = Wire.shortened(action.tool_name)
+      return Either.match(readCall(action.tool_name, args, options.maxCommandBytes), {
         onLeft: (error) => Effect.succeed({ tool_name, result: null, error }),
         onRight: (call) => Effect.map(perform(call), (said) => ({ tool_name, result: toResult(said), error: null }))
       })
@@ -589,7 +589,8 @@ export const make = Effect.fnUntraced(function*(options: Options) {
     const call: Environment["call"] = (name, args) =>
       Either.match(readCall(name, args, options.maxCommandBytes), {
         onLeft: (error) => Effect.succeed(Either.left(error)),
-        onRight: (call) => Effect.map(perform(call), (said) => Either.right(toResult(said)))
+        onRight: (call) =>
+          Effect.map(perform(call, `; ${Environments.resetOverMcp}`), (said) => Either.right(toResult(said)))
       })
 
     yield* Effect.addFinalizer(() =>

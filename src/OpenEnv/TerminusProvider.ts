@@ -99,7 +99,12 @@ interface Session {
   readonly client: Client.Client
   readonly id: SandboxId
   readonly control: Sandbox
+  readonly scope: Scope.Scope
+  /** A command whose reply a guest keeps from coming: until it does, the server has no ear for another. */
+  held: Option.Option<Calling>
 }
+
+type Calling = Fiber.RuntimeFiber<Client.Observed, Client.ClientError>
 
 /** What came of a command line of ours. */
 interface Ran {
@@ -140,11 +145,22 @@ const faultOf = (operation: Operation, sandboxId?: SandboxId) => (error: Client.
 const unavailable = (reason: SandboxUnavailable["reason"], detail: string) =>
   new SandboxUnavailable({ operation: "create", reason, detail })
 
-const unconnected = () =>
-  unavailable(
-    "refused",
-    "there is no connection to the Terminus server: does it run at --openenv-url, and want an EPISODE_OPENENV_TOKEN?"
-  )
+const unconnected = (error: Client.ClientError): SandboxUnavailable => {
+  const status = error._tag === "ConnectionLost" ? error.status : undefined
+  switch (status) {
+    case undefined:
+      return unavailable("refused", "there is no connection to the Terminus server: does it run at --openenv-url?")
+    case 401:
+      return unavailable(
+        "unauthorized",
+        "the Terminus server lets nobody in without its token (HTTP 401): is that the one in EPISODE_OPENENV_TOKEN?"
+      )
+    case 404:
+      return unavailable("refused", "there is no OpenEnv server at --openenv-url (HTTP 404): is that its base URL?")
+    default:
+      return unavailable("refused", `the server at --openenv-url refuses the connection (HTTP ${status})`)
+  }
+}
 
 // Errors after which it is certain that a reset had no effect. None where it isn't.
 const refusalOf = (error: Client.EnvironmentRefused): Option.Option<SandboxUnavailable> => {
@@ -157,7 +173,13 @@ const refusalOf = (error: Client.EnvironmentRefused): Option.Option<SandboxUnava
     case "INVALID_JSON":
     case "UNKNOWN_TYPE":
     case "VALIDATION_ERROR":
-      return Option.some(unavailable("refused", `the Terminus server refuses to begin (${error.code})`))
+      return Option.some(
+        unavailable(
+          "refused",
+          `the Terminus server refuses to begin (${error.code})`
+            + (error.code === "VALIDATION_ERROR" ? "; is it a Terminus server?" : "")
+        )
+      )
     default:
       return Option.none()
   }
@@ -198,13 +220,12 @@ const textOf = (observation: Readonly<Record<string, unknown>>): Option.Option<O
 // commands
 // ----------------------------------------------------------------------------
 
+// A guest keeps the reply from coming.
+const unanswered: Ran = { reply: { isReady: true, candidates: [] }, result: Option.none(), isOverdue: true }
+
 const tool = "terminal"
 
-// Ends what a command line of ours was started as, where a guest has stopped it. The mark is in two parts, so that this
-// isn't taken for it.
-const kill = (mark: string): string =>
-  `m=${mark.slice(0, 16)}; m=$m${mark.slice(16)}; for file in $(grep -lasF "$m" /proc/[0-9]*/cmdline); `
-  + "do pid=${file#/proc/}; kill -KILL \"${pid%/*}\"; done"
+const rescueLimit = Duration.seconds(3)
 
 const carries = (labels: Labels, wanted: Labels): boolean =>
   Object.entries(wanted).every(([key, value]) => labels[key] === value)
@@ -306,6 +327,14 @@ export const make = (
           + "--openenv-sandboxes says where it is looked for"
       })
 
+    const unreached = (id: SandboxId, detail: string) =>
+      new TransportFailed({
+        operation: "attach",
+        sandboxId: id,
+        detail: `the ${inner.name} provider, with which the Terminus server's sandbox is looked for, can't reach it: `
+          + `${detail}; --openenv-sandboxes says where it is looked for`
+      })
+
     // What a reset without an observation means. Where the session is still there, it may know of a sandbox.
     const notReset = (held: Held, spec: SandboxSpec, client: Client.Client) =>
       Effect.fnUntraced(function*(error: Client.ClientError) {
@@ -358,8 +387,11 @@ export const make = (
           })
           : misnamed("the Terminus server doesn't say whether its sandbox is ready")
       }
-      const control = yield* Effect.catchTag(adopt(held, id), "SandboxLost", () => elsewhere(id))
-      const session = { client, id, control }
+      const control = yield* Effect.catchTags(adopt(held, id), {
+        SandboxLost: () => elsewhere(id),
+        TransportFailed: ({ detail }) => unreached(id, detail)
+      })
+      const session: Session = { client, id, control, scope: held.scope, held: Option.none() }
       yield* probe(session)
       return handle(session)
     })
@@ -435,9 +467,23 @@ export const make = (
         })
       })
 
+    // Ends a command that should have ended by itself. Whether it was a guest that kept it from that: it had processes stopped,
+    // or lets a program that does nothing but look not come to its end.
+    const isGuests = ({ control }: Session, mark: string): Effect.Effect<boolean, SandboxFault> =>
+      Effect.map(
+        control.exec(Guest.rescue(mark), { timeLimit: rescueLimit, outputCap: 64 }),
+        ({ exitCode, stdout }) => exitCode !== 0 || !sameBytes(stdout.head, Guest.untouched)
+      )
+
     // One command, by the server's tool. None where it is too long for that.
     const run = Effect.fnUntraced(function*(session: Session, command: string, limits: ExecLimits) {
-      const { client, control, id } = session
+      const { client } = session
+      if (Option.isSome(session.held)) {
+        if (Option.isNone(yield* Fiber.poll(session.held.value))) {
+          return Option.some(unanswered)
+        }
+        session.held = Option.none()
+      }
       const mark = yield* Guest.freshMark
       const line = Guest.run(mark, command, limits).pipe(
         Option.flatMap(Guest.commandLine),
@@ -447,27 +493,36 @@ export const make = (
       if (Option.isNone(line)) {
         return Option.none<Ran>()
       }
-      let isOverdue = false
-      const overdue = Effect.sleep(Duration.sum(limits.timeLimit, Guest.grace)).pipe(
-        Effect.zipRight(Effect.suspend(() => {
-          isOverdue = true
-          return Effect.ignore(control.exec(kill(mark), { timeLimit: budgets.control, outputCap: 0 }))
-        })),
-        Effect.zipRight(Effect.never)
+      const calling = yield* client.callTool(tool, { command: line.value }).pipe(
+        Effect.interruptible,
+        Effect.forkIn(session.scope)
       )
-      const { observation } = yield* Effect.raceFirst(client.callTool(tool, { command: line.value }), overdue).pipe(
-        Effect.catchAll((error) =>
+      return yield* outcomeOf(session, calling, mark, limits).pipe(
+        // Nobody else waits for it: so the connection is of no more use.
+        Effect.onInterrupt(() => Fiber.interruptFork(calling))
+      )
+    })
+
+    const outcomeOf = Effect.fnUntraced(
+      function*(session: Session, calling: Calling, mark: string, limits: ExecLimits) {
+        const { control, id } = session
+        const within = (limit: Duration.Duration) => Effect.timeoutOption(Fiber.await(calling), limit)
+        const inTime = yield* within(Duration.sum(limits.timeLimit, Guest.grace))
+        const isOverdue = Option.isNone(inTime)
+        if (isOverdue && (yield* isGuests(session, mark)) && Option.isNone(yield* within(Guest.grace))) {
+          session.held = Option.some(calling)
+          return Option.some(unanswered)
+        }
+        const { observation } = yield* Effect.catchAll(Fiber.join(calling), (error) =>
           Effect.zipRight(
             // The control connection may know better why: a server's error or its silence can have its reason there.
             error._tag === "EnvironmentRefused" || error._tag === "ConnectionLost" ? control.health : Effect.void,
             Effect.fail(faultOf("exec", id)(error))
-          )
-        )
-      )
-      const reply = Guest.replyInText(mark, yield* answerOf(session, observation))
-      const result = Option.flatMap(reply.fields, (fields) => Guest.endOf(fields, limits))
-      return Option.some<Ran>({ reply, result, isOverdue })
-    })
+          ))
+        const reply = Guest.replyInText(mark, yield* answerOf(session, observation))
+        return Option.some<Ran>({ reply, result: Guest.endIn(reply, limits), isOverdue })
+      }
+    )
 
     // Whether our program runs there, and whether its longest reply comes back whole, is found out while nobody else
     // can have a hand in it. From then on a reply that isn't there is a guest's doing.

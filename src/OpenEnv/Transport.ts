@@ -39,6 +39,23 @@ export class ListenFailed extends Schema.TaggedError<ListenFailed>("episode/Open
   }
 }
 
+const reasons: Readonly<Record<string, ListenFailed["reason"]>> = {
+  EADDRINUSE: "in-use",
+  EACCES: "not-permitted",
+  EADDRNOTAVAIL: "no-such-address",
+  ENOTFOUND: "no-such-address",
+  EAI_AGAIN: "no-such-address"
+}
+
+/**
+ * What it means that the operating system refuses with an error of that code.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export const listenFailed = (host: string, port: number, code: unknown): ListenFailed =>
+  new ListenFailed({ host, port, reason: reasons[String(code)] ?? "other" })
+
 /**
  * One WebSocket, as the server sees it.
  *

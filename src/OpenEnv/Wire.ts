@@ -8,7 +8,9 @@
  */
 import * as Arr from "effect/Array"
 import * as Either from "effect/Either"
+import * as Option from "effect/Option"
 import * as ParseResult from "effect/ParseResult"
+import * as Predicate from "effect/Predicate"
 import * as Schema from "effect/Schema"
 
 const exact = { exact: true } as const
@@ -20,6 +22,20 @@ const exact = { exact: true } as const
  * @category models
  */
 export const Anything = Schema.Record({ key: Schema.String, value: Schema.Unknown })
+
+/**
+ * A client's own name for an episode. It is given back, and put on sandboxes.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export const EpisodeName = Schema.String.pipe(
+  Schema.maxLength(255),
+  Schema.filter(
+    (name) => !/[\0\p{Surrogate}]/u.test(name) || "can't hold a NUL character or half of a surrogate pair",
+    { jsonSchema: {} }
+  )
+)
 
 const Finite = Schema.Number.pipe(Schema.finite())
 
@@ -73,8 +89,8 @@ export const ResetArguments = Schema.Struct(
     task: Schema.optionalWith(Schema.NullOr(Schema.Union(Schema.String, Anything)), exact),
     /** Taken and not used: an episode has no randomness of its own. */
     seed: Schema.optionalWith(Schema.NullOr(Schema.NonNegativeInt), exact),
-    /** A name of the client's own for the episode. */
-    episode_id: Schema.optionalWith(Schema.NullOr(Schema.String.pipe(Schema.maxLength(255))), exact)
+    /** A name of the client's own for the episode; an empty one is none. */
+    episode_id: Schema.optionalWith(Schema.NullOr(EpisodeName), exact)
   },
   { key: Schema.String, value: Schema.Unknown }
 )
@@ -364,10 +380,12 @@ export interface ErrorData extends Schema.Schema.Type<typeof ErrorData> {}
 // ----------------------------------------------------------------------------
 
 /**
+ * Every reply has it once more, so it isn't a long one.
+ *
  * @since 0.1.0
  * @category mcp
  */
-export const RpcId = Schema.NullOr(Schema.Union(Schema.String, Schema.Int))
+export const RpcId = Schema.NullOr(Schema.Union(Schema.String.pipe(Schema.maxLength(1024)), Schema.Int))
 
 /**
  * @since 0.1.0
@@ -654,8 +672,49 @@ export const Problem = Schema.Struct({ detail: Schema.Union(Schema.String, Schem
  */
 export const maxDepth = 64
 
-const isShallow = (text: string): boolean => {
+/**
+ * The largest reply of a server, in bytes, whatever comes out of a sandbox. Only what a client itself has sent, and is
+ * given back, can make one larger. Our clients take frames of twice that.
+ *
+ * @since 0.1.0
+ * @category limits
+ */
+export const maxReplyBytes = 8 * 1024 * 1024
+
+/**
+ * How many values a request may hold: more than any of ours, and few enough to look at each of them. A task that is given
+ * as text is one.
+ *
+ * @since 0.1.0
+ * @category limits
+ */
+export const maxValues = 50_000
+
+/**
+ * Why a text wasn't read.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export type Unread = "syntax" | "depth" | "values" | "prototype"
+
+/**
+ * The same in words, to be put behind what was to be read.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const unread: Readonly<Record<Unread, string>> = {
+  syntax: "is not JSON",
+  depth: `is nested deeper than ${maxDepth} levels`,
+  values: `holds more than ${maxValues} values`,
+  prototype: "holds a key __proto__"
+}
+
+// Before anything is made of a text: what is in it costs many times what it takes to write it.
+const excess = (text: string, maxValues: number): Option.Option<Unread> => {
   let depth = 0
+  let values = 1
   let quoted = false
   for (let index = 0; index < text.length; index++) {
     switch (text.charCodeAt(index)) {
@@ -668,32 +727,109 @@ const isShallow = (text: string): boolean => {
       case 0x5b: // [
       case 0x7b: // {
         depth += quoted ? 0 : 1
-        if (depth > maxDepth) {
-          return false
-        }
+        values += quoted ? 0 : 1
         break
       case 0x5d: // ]
       case 0x7d: // }
         depth -= quoted ? 0 : 1
         break
+      case 0x2c: // ,
+        values += quoted ? 0 : 1
+        break
+    }
+    if (depth > maxDepth) {
+      return Option.some("depth")
+    }
+    if (values > maxValues) {
+      return Option.some("values")
     }
   }
-  return true
+  return Option.none()
 }
 
 const parse = ParseResult.decodeEither(Schema.parseJson())
 
+const childrenOf = (value: unknown): ReadonlyArray<unknown> =>
+  typeof value === "object" && value !== null ? Object.values(value) : []
+
+// In a copy that is made key by key, what stands behind this key is the prototype, and its fields seem to be there.
+const hasPrototype = (value: unknown): boolean =>
+  (typeof value === "object" && value !== null && Object.hasOwn(value, "__proto__"))
+  || childrenOf(value).some(hasPrototype)
+
 /**
- * Reads JSON text that a stranger sent. None for what isn't JSON, or is nested deeper than {@link maxDepth}.
+ * Reads JSON text that a stranger sent. None for what isn't JSON, is nested deeper than {@link maxDepth}, holds more than
+ * so many values, or has a key `__proto__`.
  *
  * @since 0.1.0
  * @category reading
  */
-export const readJson = (text: string): Either.Either<unknown, "syntax" | "depth"> =>
-  isShallow(text) ? Either.mapLeft(parse(text), () => "syntax" as const) : Either.left("depth")
+export const readJson = (text: string, limit = maxValues): Either.Either<unknown, Unread> =>
+  Option.match(excess(text, limit), {
+    onSome: Either.left,
+    onNone: () =>
+      Either.filterOrLeft(
+        Either.mapLeft(parse(text), (): Unread => "syntax"),
+        (json) => !hasPrototype(json),
+        (): Unread => "prototype"
+      )
+  })
 
-// A message quotes what it was given, which can be as long as a frame.
-const shortened = (message: string): string => message.length > 240 ? `${message.slice(0, 240)}...` : message
+// How much of what was given a message shows.
+const shownLength = 240
+
+/**
+ * A text that quotes what was given, which can be as long as a frame. Half of a surrogate pair, given or left by the cut,
+ * would be an error to a client that prints it.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const shortened = (text: string, length = shownLength): string =>
+  (text.length > length ? `${text.slice(0, length)}...` : text).replace(/\p{Surrogate}/gu, "\ufffd")
+
+const maxIssues = 20
+
+// As much of a value as a message shows of it: each value that is looked at is a character of it, at least.
+const glimpse = (value: unknown): unknown => {
+  let left = shownLength
+  const first = <A>(items: ReadonlyArray<A>): ReadonlyArray<A> => items.slice(0, Math.max(0, left))
+  const look = (value: unknown): unknown => {
+    left -= 1
+    return typeof value === "string"
+      ? value.slice(0, shownLength)
+      : Array.isArray(value)
+      ? first(value).map(look)
+      : Predicate.isRecord(value)
+      ? Object.fromEntries(first(Object.entries(value)).map(([key, value]) => [key.slice(0, shownLength), look(value)]))
+      : value
+  }
+  return look(value)
+}
+
+// An issue with no more in it than is shown: a message quotes the whole of what was given, and each issue has one.
+const inShort = (issue: ParseResult.ParseIssue): ParseResult.ParseIssue => {
+  const actual = glimpse(issue.actual)
+  switch (issue._tag) {
+    case "Type":
+      return new ParseResult.Type(issue.ast, actual, issue.message)
+    case "Pointer":
+      return new ParseResult.Pointer(issue.path, actual, inShort(issue.issue))
+    case "Composite": {
+      const issues = "_tag" in issue.issues ? Arr.of(issue.issues) : issue.issues
+      const [few] = Arr.splitNonEmptyAt(issues, maxIssues)
+      return new ParseResult.Composite(issue.ast, actual, Arr.map(few, inShort))
+    }
+    case "Refinement":
+      return new ParseResult.Refinement(issue.ast, actual, issue.kind, inShort(issue.issue))
+    case "Transformation":
+      return new ParseResult.Transformation(issue.ast, actual, issue.kind, inShort(issue.issue))
+    case "Forbidden":
+    case "Missing":
+    case "Unexpected":
+      return issue
+  }
+}
 
 /**
  * What is wrong with a value, one entry each.
@@ -702,14 +838,53 @@ const shortened = (message: string): string => message.length > 240 ? `${message
  * @category reading
  */
 export const issuesOf = (error: ParseResult.ParseIssue): ReadonlyArray<Issue> =>
-  Arr.map(ParseResult.ArrayFormatter.formatIssueSync(error).slice(0, 20), ({ _tag, message, path }) => ({
-    type: _tag === "Missing" ? "missing" : _tag === "Unexpected" ? "extra_forbidden" : "value_error",
-    loc: path.map((part) => typeof part === "symbol" ? String(part) : part),
-    msg: shortened(message)
-  }))
+  Arr.map(
+    ParseResult.ArrayFormatter.formatIssueSync(inShort(error)).slice(0, maxIssues),
+    ({ _tag, message, path }) => ({
+      type: _tag === "Missing" ? "missing" : _tag === "Unexpected" ? "extra_forbidden" : "value_error",
+      loc: path.map((part) => typeof part === "number" ? part : shortened(String(part))),
+      msg: shortened(message)
+    })
+  )
 
 /**
- * A strict decoder: a field that isn't known is an issue.
+ * One issue, in a sentence.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const sentence = ({ loc, msg }: Issue): string => loc.length === 0 ? msg : `${loc.join(".")}: ${msg}`
+
+/**
+ * A message with the first of the issues behind it. Clients of upstream show nothing else of an error.
+ *
+ * @since 0.1.0
+ * @category reading
+ */
+export const withFirst = (message: string, issues: ReadonlyArray<Issue>): string => {
+  const [first] = issues
+  // Where a value can be of several kinds, there is an issue for each of them.
+  const more = new Set(issues.map(({ loc }) => loc.join("."))).size - 1
+  return first === undefined
+    ? message
+    // One line, whatever it quotes.
+    : `${message}: ${shortened(sentence(first).replace(/\p{Cc}+/gu, " "))}${more === 0 ? "" : ` (and ${more} more)`}`
+}
+
+// So many values have few enough issues for all of them to be found.
+const smallValues = 1000
+
+const isSmall = (value: unknown): boolean => {
+  let left = smallValues
+  const fits = (value: unknown): boolean => {
+    left -= 1
+    return left >= 0 && childrenOf(value).every(fits)
+  }
+  return fits(value)
+}
+
+/**
+ * A strict decoder: a field that isn't known is an issue. Of a large value only the first issue is looked for.
  *
  * @since 0.1.0
  * @category reading
@@ -717,8 +892,12 @@ export const issuesOf = (error: ParseResult.ParseIssue): ReadonlyArray<Issue> =>
 export const strict = <A, I>(
   schema: Schema.Schema<A, I>
 ): (input: unknown) => Either.Either<A, ReadonlyArray<Issue>> => {
-  const decode = ParseResult.decodeUnknownEither(schema, { errors: "all", onExcessProperty: "error" })
-  return (input) => Either.mapLeft(decode(input), issuesOf)
+  const decode = ParseResult.decodeUnknownEither(schema, { onExcessProperty: "error" })
+  return (input) =>
+    Either.mapLeft(
+      Either.orElse(decode(input), (error) => isSmall(input) ? decode(input, { errors: "all" }) : Either.left(error)),
+      issuesOf
+    )
 }
 
 /**

@@ -1,6 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
 import { FastCheck as fc, Schema } from "effect"
-import { finished, fromResult, Observation, render } from "../../src/Episode/Observation.ts"
+import { finished, fromResult, Observation, render, submitted } from "../../src/Episode/Observation.ts"
 import { collector } from "../../src/Sandbox/Output.ts"
 
 const capture = (output: string | Uint8Array, cap = 1024) => {
@@ -67,5 +67,6 @@ describe("render", () => {
     assert.strictEqual(render(observe("")), "(no output)")
     assert.strictEqual(render(observe("\n\n")), "(no output)")
     assert.strictEqual(render(finished), "The episode is finished; nothing was run.")
+    assert.strictEqual(render(submitted), "Submitted. The episode is finished.")
   })
 })

@@ -1,7 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Cause, Clock, Deferred, Effect, Exit, Fiber, Scope } from "effect"
 import * as Episode from "../../src/Episode.ts"
-import { finished } from "../../src/Episode/Observation.ts"
+import { finished, submitted } from "../../src/Episode/Observation.ts"
 import type { InfrastructureError, ScoreReason } from "../../src/Episode/Outcome.ts"
 import type { EpisodeReceipt } from "../../src/Episode/Receipt.ts"
 import type { Session } from "../../src/Episode/Session.ts"
@@ -367,7 +367,7 @@ describe("a session", () => {
           session.reset(task),
           Effect.all([session.submit, session.terminal(edit(solution))], { concurrency: 2 })
         ), { score: 0, reason: "wrong-totals" })
-      assert.deepStrictEqual(after.seen, [finished, finished])
+      assert.deepStrictEqual(after.seen, [submitted, finished])
     }))
 
   it.effect("two submits are one", () =>

@@ -14,6 +14,7 @@ import {
   said,
   seen,
   served,
+  servedTerminus,
   shipped,
   submit,
   terminal,
@@ -83,25 +84,51 @@ const value = (random: Random, depth: number): unknown => {
   }
 }
 
-const good: ReadonlyArray<unknown> = [
-  reset(),
-  reset({ task: JSON.stringify(shipped), episode_id: "mine" }),
+const always: ReadonlyArray<unknown> = [
   terminal("echo hi"),
-  terminal("sleep 11"),
   terminal("no-such-command"),
-  repair,
-  submit,
   call("dance"),
   { type: "state" },
   { type: "step", data: { type: "list_tools" } },
   { type: "mcp", data: { jsonrpc: "2.0", method: "tools/list", id: 1 } },
-  { type: "mcp", data: { jsonrpc: "2.0", method: "tools/call", params: { name: "submit" }, id: "a" } },
   { type: "mcp", data: { jsonrpc: "2.0", method: "openenv/session/create", id: null } },
   { type: "close" }
 ]
 
+const kinds = [
+  {
+    name: "episodes",
+    served,
+    begin: reset(),
+    good: [
+      ...always,
+      reset(),
+      reset({ task: JSON.stringify(shipped), episode_id: "mine" }),
+      terminal("sleep 11"),
+      repair,
+      submit,
+      { type: "mcp", data: { jsonrpc: "2.0", method: "tools/call", params: { name: "submit" }, id: "a" } }
+    ]
+  },
+  {
+    name: "Terminus",
+    served: servedTerminus,
+    begin: reset({}),
+    good: [
+      ...always,
+      reset({}),
+      reset({ setup: ["echo a > a.txt"], verify: ["cat a.txt", "false"], episode_id: "mine" }),
+      reset({ setup_scripts: "false", verify_scripts: null }),
+      terminal("sleep 121"),
+      call("terminal", { final_answer: "42" }),
+      call("terminal"),
+      { type: "mcp", data: { jsonrpc: "2.0", method: "tools/call", params: { name: "terminal" }, id: "a" } }
+    ]
+  }
+]
+
 /** A good frame, one with something in it replaced, one of anything, or one whose text was damaged. */
-const message = (random: Random): string | Uint8Array => {
+const message = (random: Random, good: ReadonlyArray<unknown>): string | Uint8Array => {
   const frame = pick(random, good)
   const kind = random()
   if (kind < 0.35) {
@@ -132,7 +159,7 @@ const message = (random: Random): string | Uint8Array => {
 const isFrame = (text: string) => Schema.decodeUnknownEither(Schema.parseJson(Wire.ServerFrame))(text)._tag === "Right"
 const isRpc = (text: string) => Schema.decodeUnknownEither(Schema.parseJson(Wire.RpcReply))(text)._tag === "Right"
 
-describe("2,000 frames and requests that make no sense, or almost", () => {
+describe.each(kinds)("2,000 frames and requests to $name that make no sense, or almost", ({ begin, good, served }) => {
   for (const seed of [1, 2, 3, 4, 5]) {
     it.effect(`get a well-formed reply or a clean close, and harm nobody: seed ${seed}`, () =>
       served(
@@ -140,7 +167,7 @@ describe("2,000 frames and requests that make no sense, or almost", () => {
         Effect.gen(function*() {
           const random = randomOf(seed)
           const bystander = yield* open()
-          yield* ask(bystander, reset())
+          yield* ask(bystander, begin)
           let socket: Wired | undefined
           let isMcp = false
           for (let i = 0; i < 400; i++) {
@@ -150,11 +177,11 @@ describe("2,000 frames and requests that make no sense, or almost", () => {
               if (!seen(text).done) {
                 assert.strictEqual(said(text), `by-${i}`)
               }
-              yield* ask(bystander, reset())
+              yield* ask(bystander, begin)
             }
             if (random() < 0.25) {
               const path = pick(random, ["/mcp", "/mcp", "/reset", "/step", "/state", "/nowhere", "/schema"])
-              const sent = message(random)
+              const sent = message(random, good)
               const response = yield* http(random() < 0.8 ? "POST" : "GET", path, undefined)
               const posted = yield* http("POST", path, typeof sent === "string" ? sent : "")
               for (const { status, text } of [response, posted]) {
@@ -167,7 +194,7 @@ describe("2,000 frames and requests that make no sense, or almost", () => {
               isMcp = random() < 0.2
               socket = yield* open(isMcp ? "/mcp" : "/ws")
             }
-            yield* socket.sendRaw(message(random))
+            yield* socket.sendRaw(message(random, good))
             const text: string | undefined = yield* socket.receive
             if (text === undefined) {
               assert.strictEqual(yield* socket.closed, 1000)

@@ -55,6 +55,31 @@ describe("the HTTP side", () => {
       })
     ))
 
+  it.effect("looks into no request that holds too much, and says nothing long again", () =>
+    served(
+      {},
+      Effect.gen(function*() {
+        const many = Array.from({ length: 50_000 }, () => ({}))
+        for (const path of ["/reset", "/step"]) {
+          for (const body of [{ seed: many }, { action: {}, request_id: "x".repeat(1_000_000) }]) {
+            const { status, text } = yield* http("POST", path, body)
+            assert.strictEqual(status, path === "/reset" && "action" in body ? 409 : 422)
+            assert.isBelow(text.length, 2000)
+          }
+        }
+        assert.include((yield* http("POST", "/reset", { seed: many })).text, "holds more than 50000 values")
+        const request = { jsonrpc: "2.0", method: "tools/list", id: 1 }
+        for (const bad of [{ ...request, params: { many } }, { ...request, id: "x".repeat(1025) }]) {
+          const { text } = yield* http("POST", "/mcp", bad)
+          assert.deepInclude(JSON.parse(text), { id: null })
+          assert.include(text, "-32600")
+          assert.isBelow(text.length, 2000)
+        }
+        const id = "x".repeat(1024)
+        assert.strictEqual((yield* http("POST", "/mcp", { ...request, id })).json()["id"], id)
+      })
+    ))
+
   it.effect("has a page that runs its own script only", () =>
     served(
       {},

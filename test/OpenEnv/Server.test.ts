@@ -1,6 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Cause, Effect, Exit, Fiber } from "effect"
+import { Cause, Effect, Exit, Fiber, Redacted } from "effect"
 import * as OpenEnv from "../../src/OpenEnv.ts"
+import * as Wire from "../../src/OpenEnv/Wire.ts"
 import { Ledger } from "../../src/Sandbox/Ledger.ts"
 import { Fault, World } from "../../src/Sandbox/Simulated.ts"
 import { edit, solution } from "../Episode/fixture.ts"
@@ -17,6 +18,7 @@ import {
   said,
   seen,
   served,
+  servedTerminus,
   shipped,
   submit,
   terminal
@@ -26,6 +28,9 @@ const nothingLeft = Effect.gen(function*() {
   assert.deepStrictEqual((yield* (yield* World).running).map(({ id }) => id), [])
   assert.deepStrictEqual(yield* (yield* Ledger).open, [])
 })
+
+/** More values than a request may hold. */
+const many = <A>(value: A): ReadonlyArray<A> => Array.from({ length: Wire.maxValues }, () => value)
 
 const namesOf = (tools: unknown) => (tools as ReadonlyArray<{ readonly name: string }>).map(({ name }) => name)
 
@@ -90,7 +95,7 @@ describe("an episode over /ws", () => {
         const socket = yield* open()
         yield* ask(socket, reset())
         yield* ask(socket, repair)
-        yield* ask(socket, submit)
+        assert.strictEqual(said(yield* ask(socket, submit)), "Submitted. The episode is finished.")
         for (const again of [terminal("echo late"), submit]) {
           const late = yield* ask(socket, again)
           assert.strictEqual(said(late), "The episode is finished; nothing was run.")
@@ -128,8 +133,11 @@ describe("an episode over /ws", () => {
         yield* ask(socket, call("no_such_tool"))
         yield* ask(socket, { type: "step", data: { type: "list_tools" } })
         assert.deepInclude((yield* ask(socket, { type: "state" })).data, { episode_id: "mine", step_count: 3 })
-        yield* ask(socket, reset())
-        assert.deepInclude((yield* ask(socket, { type: "state" })).data, { step_count: 0, status: "active" })
+        // No name is as good as none.
+        yield* ask(socket, reset({ task: shipped, episode_id: "" }))
+        const unnamed = (yield* ask(socket, { type: "state" })).data
+        assert.deepInclude(unnamed, { step_count: 0, status: "active" })
+        assert.match(String((unnamed as { readonly episode_id: unknown }).episode_id), /^ep-/)
       })
     ))
 
@@ -235,9 +243,47 @@ describe("what a reset takes", () => {
           fault(yield* ask(socket, reset({ task: shipped, episode_id: "x".repeat(256) }))).code,
           "VALIDATION_ERROR"
         )
+        for (const name of ["a\0b", "\ud800"]) {
+          const { code, message } = fault(yield* ask(socket, reset({ task: shipped, episode_id: name })))
+          assert.strictEqual(code, "VALIDATION_ERROR")
+          assert.include(message, "episode_id: can't hold a NUL character or half of a surrogate pair")
+        }
         assert.strictEqual(yield* creates, 0)
       })
     ))
+})
+
+describe("the message of an error frame", () => {
+  const bad: ReadonlyArray<readonly [string, unknown, RegExp]> = [
+    ["a task that is missing", reset({}), /: task: is missing, and this server has no task of its own$/],
+    [
+      "one thing wrong",
+      reset({ task: shipped, seed: -1 }),
+      /^the arguments are not valid: seed: Expected a non-negative number, actual -1$/
+    ],
+    ["more of them", reset({ task: "{}" }), /^the task is not valid: task\.\w+: .+ \(and \d more\)$/],
+    ["a name that isn't known", reset({ task: shipped, setup: "x" }), /^unknown arguments: setup: reset takes task, /],
+    ["a task that is too much", reset({ task: JSON.stringify(many(1)) }), /: task: holds more than 50000 values$/],
+    ["a frame", { type: "state", extra: 1 }, /^the frame is not valid: extra: /],
+    [
+      "what would harm a log",
+      reset({ task: shipped, [`\ud800\n\u001b[2J${"🙂".repeat(5000)}`]: 1 }),
+      /^unknown arguments: \ufffd \[2J/
+    ]
+  ]
+  for (const [what, frame, expected] of bad) {
+    it.effect(`says what is wrong, since some clients show nothing else: ${what}`, () =>
+      served(
+        {},
+        Effect.gen(function*() {
+          const { errors, message } = fault(yield* ask(yield* open(), frame))
+          assert.match(message, expected)
+          assert.notMatch(message, /[\p{Cc}\p{Surrogate}]/u)
+          assert.isBelow(message.length, 320)
+          assert.notMatch(JSON.stringify(errors), /\\ud/)
+        })
+      ))
+  }
 })
 
 describe("frames that are at fault", () => {
@@ -270,7 +316,21 @@ describe("frames that are at fault", () => {
       `{"type":"reset","data":{"task":${"[".repeat(100_000)}${"]".repeat(100_000)}}}`,
       "VALIDATION_ERROR"
     ],
-    ["a prototype", "{\"type\":\"state\",\"__proto__\":{\"polluted\":1}}", "VALIDATION_ERROR"]
+    ["a prototype", "{\"type\":\"state\",\"__proto__\":{\"polluted\":1}}", "VALIDATION_ERROR"],
+    [
+      "a command in a prototype",
+      "{\"type\":\"step\",\"data\":{\"type\":\"call_tool\",\"tool_name\":\"terminal\",\"arguments\":"
+      + "{\"\\u005f_proto__\":{\"command\":\"id\"}}}}",
+      "VALIDATION_ERROR"
+    ],
+    ["too many values", JSON.stringify(reset({ task: shipped, seed: many({}) })), "VALIDATION_ERROR"],
+    [
+      "a task of which everything is wrong",
+      JSON.stringify(reset({ task: Object.fromEntries(many(1).slice(0, 900).map((value, n) => [`k${n}`, value])) })),
+      "VALIDATION_ERROR"
+    ],
+    ["a long value in the wrong place", JSON.stringify(reset({ seed: "x".repeat(1_000_000) })), "VALIDATION_ERROR"],
+    ["a long name in a task", JSON.stringify(reset({ task: { ["x".repeat(100_000)]: 1 } })), "VALIDATION_ERROR"]
   ]
   for (const [what, frame, code] of bad) {
     it.effect(`${what}: ${code}, and the session goes on`, () =>
@@ -302,6 +362,17 @@ describe("frames that are at fault", () => {
         )
         assert.deepInclude(tools, { reward: null, done: false })
         assert.strictEqual(yield* creates, 0)
+      })
+    ))
+
+  it.effect("a tool's name is said again in short", () =>
+    served(
+      {},
+      Effect.gen(function*() {
+        const socket = yield* open()
+        yield* ask(socket, reset())
+        const { observation } = seen(yield* ask(socket, call("x".repeat(100_000))))
+        assert.match(String(observation["tool_name"]), /^x{240}\.\.\.$/)
       })
     ))
 
@@ -555,12 +626,52 @@ describe("the end of a server", () => {
       })
     ))
 
+  const impossible: ReadonlyArray<OpenEnv.Options & OpenEnv.TerminusOptions> = [
+    { port: 70_000 },
+    { port: -1 },
+    { port: 80.5 },
+    { maxSessions: 0 },
+    { maxSessions: Number.NaN },
+    { maxSessions: Number.POSITIVE_INFINITY },
+    { idleTimeout: 0 },
+    { detachedTimeout: "-1 seconds" },
+    { pingInterval: Number.NaN },
+    { pingTimeout: Number.POSITIVE_INFINITY },
+    { shutdownTimeout: "25 days" },
+    { maxFrameBytes: 0 },
+    { maxCommandBytes: 1.5 }
+  ]
+  const impossibleForTerminus: typeof impossible = [{ lifetime: 0 }, { commandLimit: Number.POSITIVE_INFINITY }, {
+    outputCap: 0
+  }]
+
+  it.effect("isn't begun with options that can't be, and names each", () =>
+    Effect.gen(function*() {
+      const failure = (exit: Exit.Exit<void>) => Exit.isFailure(exit) ? Cause.pretty(exit.cause) : ""
+      for (const options of impossible) {
+        const [field = ""] = Object.keys(options)
+        for (const start of [served(options, Effect.void), servedTerminus(options, Effect.void)]) {
+          assert.include(failure(yield* Effect.exit(start)), `can't have these options: ${field} is `)
+        }
+      }
+      for (const options of impossibleForTerminus) {
+        const exit = yield* Effect.exit(servedTerminus(options, Effect.void))
+        assert.include(failure(exit), `can't have these options: ${Object.keys(options)[0]} is `)
+      }
+      const both = failure(yield* Effect.exit(served({ maxSessions: 0, port: -1 }, Effect.void)))
+      assert.include(both, "port is a whole number from 0 to 65535; maxSessions is a whole number of at least 1")
+    }))
+
   it.effect("needs a token where others can reach it", () =>
     Effect.gen(function*() {
       for (const host of ["0.0.0.0", "::", "192.168.1.4", "example.org", "127.0.0.1.example.org"]) {
         const exit = yield* Effect.exit(served({ host }, Effect.void))
         assert.include(Exit.isFailure(exit) ? Cause.pretty(exit.cause) : "", "needs a token")
+        const blank = yield* Effect.exit(served({ host, token: Redacted.make(" ") }, Effect.void))
+        assert.include(Exit.isFailure(blank) ? Cause.pretty(blank.cause) : "", "needs a token")
       }
+      const blank = yield* Effect.exit(served({ token: Redacted.make("") }, Effect.void))
+      assert.include(Exit.isFailure(blank) ? Cause.pretty(blank.cause) : "", "token is a token that isn't blank")
       for (const host of ["127.0.0.1", "127.1.2.3", "::1", "localhost"]) {
         yield* served({ host }, Effect.void)
       }
@@ -569,6 +680,32 @@ describe("the end of a server", () => {
 
 describe("sessions of MCP", () => {
   const create = Effect.map(rpc("openenv/session/create"), ({ result }) => String(result?.["session_id"]))
+
+  it.effect("are told of the episode that a request was on, and not of the one that a reset waits to begin", () =>
+    served(
+      {},
+      Effect.gen(function*() {
+        const id = yield* create
+        const socket = yield* open(`/ws?session_id=${id}`)
+        yield* ask(socket, reset({ task: shipped, episode_id: "first" }))
+        const slow = yield* Effect.fork(
+          rpc("tools/call", { name: "terminal", arguments: { command: "sleep 5" }, session_id: id })
+        )
+        yield* Effect.sleep("1 second")
+        yield* socket.send(reset({ task: shipped, episode_id: "second" }))
+        yield* Effect.sleep("1 second")
+        const other = yield* Effect.fork(
+          rpc("tools/call", { name: "terminal", arguments: { command: "true" }, session_id: id })
+        )
+        const episodeOf = (reply: Effect.Effect.Success<ReturnType<typeof rpc>>) =>
+          (reply.result as { readonly meta: { readonly episode: Record<string, unknown> } }).meta.episode["episode_id"]
+        assert.strictEqual(episodeOf(yield* Fiber.join(slow)), "first")
+        assert.strictEqual(seen(yield* reply(socket)).metadata?.["episode_id"], "second")
+        assert.strictEqual(episodeOf(yield* Fiber.join(other)), "second")
+        // Who waited for the reset is counted in its episode.
+        assert.deepInclude((yield* ask(socket, { type: "state" })).data, { episode_id: "second", step_count: 1 })
+      })
+    ))
 
   it.effect("share an episode between a socket and HTTP, as clients of 0.8 do", () =>
     served(
@@ -663,6 +800,9 @@ describe("sessions of MCP", () => {
           -32603
         )
         assert.strictEqual(yield* taken, 1)
+        const early = yield* ask("tools/call", { name: "submit" })
+        assert.include(early.error.message, "submit before reset")
+        assert.include(early.error.message, "/ws?session_id=")
         yield* socket.sendRaw("{")
         assert.strictEqual(JSON.parse((yield* socket.receive) ?? "").error.code, -32700)
         const framed = yield* open()
@@ -697,6 +837,8 @@ describe("sessions of MCP", () => {
           (yield* rpc("tools/call", { name: "terminal", arguments: { command: "true" } })).error?.code,
           -32602
         )
+        const nameless = yield* rpc("tools/call", {})
+        assert.strictEqual(nameless.error?.message, "tools/call takes name, arguments and session_id: name: is missing")
         assert.strictEqual(yield* taken, 0)
         assert.strictEqual(yield* creates, 0)
       })

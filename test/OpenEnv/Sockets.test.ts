@@ -1,5 +1,6 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Deferred, Effect, Fiber, Layer, Redacted, Schedule, type Scope } from "effect"
+import { Deferred, Effect, Fiber, Layer, Redacted, Schedule, Schema, type Scope } from "effect"
+import { subscribe, unsubscribe } from "node:diagnostics_channel"
 import * as net from "node:net"
 import { WebSocket } from "ws"
 import * as OpenEnv from "../../src/OpenEnv.ts"
@@ -35,6 +36,14 @@ const eventually = (condition: Effect.Effect<boolean>) =>
     Effect.retry(Schedule.spaced("20 millis").pipe(Schedule.intersect(Schedule.recurs(400)))),
     Effect.orDieWith(() => new Error("it never came true"))
   )
+
+const decodeLimits = Schema.decodeUnknownSync(Schema.Struct({
+  server: Schema.Struct({
+    headersTimeout: Schema.Number,
+    requestTimeout: Schema.Number,
+    connectionsCheckingInterval: Schema.Number
+  })
+}))
 
 const free = (server: typeof OpenEnv.OpenEnvServer.Service) =>
   eventually(Effect.zipWith(server.sessions, server.open, (taken, open) => taken === 0 && open.length === 0))
@@ -142,6 +151,57 @@ describe("the server, over sockets", () => {
           fetch(`${server.url}/mcp`, { method: "POST", body: "x".repeat(64 * 1024 + 1) })
         )
         assert.strictEqual(response.status, 413)
+      })))
+
+  const chunkedPost = (port: number, chunks: ReadonlyArray<string>) =>
+    Effect.async<string>((resume) => {
+      let answer = ""
+      const socket = net.connect({ host: "127.0.0.1", port }, () => {
+        socket.write("POST /mcp HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for (const chunk of chunks) {
+          socket.write(`${chunk.length.toString(16)}\r\n${chunk}\r\n`)
+        }
+      })
+      socket.setEncoding("utf8")
+      socket.on("data", (text) => {
+        answer += text
+        // A connection that stays open is closed from here when the reply is whole.
+        if (answer.endsWith("}") && !answer.includes("connection: close")) {
+          socket.end()
+        }
+      })
+      socket.on("error", () => {})
+      socket.on("close", () => resume(Effect.succeed(answer)))
+    })
+
+  it.live("answers a body in chunks, and closes the connection after one that is too large", () =>
+    withServer({ maxFrameBytes: 64 * 1024 }, ({ port }) =>
+      Effect.gen(function*() {
+        const large = yield* chunkedPost(port, Array.from({ length: 9 }, () => "x".repeat(8 * 1024)))
+        assert.match(large, /^HTTP\/1\.1 413 /)
+        assert.include(large, "too large")
+        const fitting = yield* chunkedPost(port, ["{\"jsonrpc\":\"2.0\",", "\"method\":\"tools/list\",\"id\":7}", ""])
+        assert.match(fitting, /^HTTP\/1\.1 200 /)
+        assert.include(fitting, "\"id\":7")
+      })))
+
+  it.live("ends a request that doesn't come to an end soon after its time is over", () =>
+    withServer({}, ({ url }) =>
+      Effect.gen(function*() {
+        const servers: Array<unknown> = []
+        const see = (message: unknown) => {
+          servers.push(decodeLimits(message).server)
+        }
+        yield* Effect.acquireRelease(
+          Effect.sync(() => subscribe("http.server.request.start", see)),
+          () => Effect.sync(() => unsubscribe("http.server.request.start", see))
+        )
+        yield* Effect.promise(() => fetch(`${url}/health`))
+        assert.deepInclude(servers, {
+          headersTimeout: 10_000,
+          requestTimeout: 30_000,
+          connectionsCheckingInterval: 1000
+        })
       })))
 
   it.live("lets in who has its token, and no page of another origin", () =>
@@ -257,6 +317,53 @@ describe("the client", () => {
           assert.deepInclude(yield* client.reset(), { metadata: { b: 2 }, reward: 0.5, done: true })
           assert.deepInclude(yield* client.step({ anything: 1 }), { metadata: { a: 1 } })
           assert.deepInclude(yield* client.step({}), { metadata: {} })
+        })
+    ))
+
+  const observing = (observation: string) =>
+    `{"type":"observation","data":{"observation":${observation},"reward":null,"done":false}}`
+  const tooMuch: ReadonlyArray<readonly [string, string]> = [
+    ["more values than it looks at", observing(`{"a":[${"{},".repeat(300_000)}0]}`)],
+    ["nesting without end", observing(`{"a":${"[".repeat(1000)}${"]".repeat(1000)}}`)],
+    ["a prototype", observing("{\"__proto__\":{\"a\":1}}")]
+  ]
+  it.live.each(tooMuch)(
+    "takes no frame with %s",
+    ([, text]) =>
+      scripted(answering(text), (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          assert.deepInclude(yield* Effect.flip(client.reset()), {
+            _tag: "ProtocolViolation",
+            detail: "not a frame of OpenEnv"
+          })
+          assert.strictEqual((yield* Effect.flip(client.state))._tag, "ProtocolViolation")
+        }))
+  )
+
+  it.live("takes a picture, and keeps little of an error", () =>
+    scripted(
+      answering(
+        frame({
+          type: "observation",
+          data: { observation: { screen: Array.from({ length: 210 * 160 * 3 }, () => 7) }, reward: 0, done: false }
+        }),
+        frame({
+          type: "error",
+          data: {
+            message: "x".repeat(100_000),
+            code: "VALIDATION_ERROR",
+            errors: Array.from({ length: 1000 }, (_, n) => n)
+          }
+        })
+      ),
+      (url) =>
+        Effect.gen(function*() {
+          const client = yield* connect({ url })
+          assert.property((yield* client.reset()).observation, "screen")
+          const error = yield* Effect.flip(client.state)
+          assert.isTrue(error._tag === "EnvironmentRefused" && error.errors?.length === 20)
+          assert.isBelow(error.message.length, 5000)
         })
     ))
 

@@ -2,6 +2,7 @@ import { assert, describe, it } from "@effect/vitest"
 import { Clock, Effect, Fiber, ParseResult, Schema } from "effect"
 import * as OpenEnv from "../../src/OpenEnv.ts"
 import * as Terminus from "../../src/OpenEnv/Terminus.ts"
+import * as Wire from "../../src/OpenEnv/Wire.ts"
 import { SandboxProvider } from "../../src/Sandbox.ts"
 import { Ledger } from "../../src/Sandbox/Ledger.ts"
 import { Fault, World } from "../../src/Sandbox/Simulated.ts"
@@ -51,6 +52,10 @@ const stateOf = (socket: Wired) =>
     assert.strictEqual(frame.type, "state")
     return decodeState(frame.data)
   })
+
+const Result = Schema.Struct({
+  data: Schema.Struct({ observation: Schema.Struct({ result: Wire.CallToolResult }) })
+})
 
 const hole = "/home/user/logs/verifier/reward.txt"
 
@@ -181,13 +186,47 @@ describe("a Terminus episode", () => {
       Effect.gen(function*() {
         const socket = yield* open()
         yield* begin(socket)
-        assert.strictEqual(String(said(yield* ask(socket, terminal("head -c 1048576 /dev/zero")))).length, 1_048_576)
+        yield* ask(socket, terminal(`echo ${"x".repeat(65_535)} > page`))
+        const megabyte = yield* ask(socket, terminal(`cat ${"page ".repeat(16)}`))
+        assert.strictEqual(String(said(megabyte)).length, 1_048_575)
         yield* Effect.forEach(Array.from({ length: 70 }, (_, n) => n), (n) => ask(socket, terminal(`echo ${n}`)))
         const { commands, step_count } = yield* stateOf(socket)
-        assert.deepStrictEqual([commands.length, step_count], [64, 71])
+        assert.deepStrictEqual([commands.length, step_count], [64, 72])
         assert.strictEqual(commands.at(-1)?.output, "69")
       })
     ))
+
+  it.effect("keeps its replies below what a client takes, whatever comes out of a sandbox", () =>
+    served(
+      { maxCommandBytes: 4 * 1024 * 1024 },
+      Effect.gen(function*() {
+        const socket = yield* open()
+        // Each is six bytes of JSON, and stands in a reply three times.
+        const control = "\u0001"
+        const flood = control.repeat(1024 * 1024)
+        const said = (frame: unknown) =>
+          Effect.zipRight(
+            socket.send(frame),
+            Effect.map(socket.receive, (text = "") => {
+              assert.isBelow(Buffer.byteLength(text), Wire.maxReplyBytes)
+              return text
+            })
+          )
+        const cats = (count: number) => Array.from({ length: count }, () => "cat page")
+        yield* said(reset({ setup: [`echo ${flood.slice(0, 20_000)} > page`, ...cats(255)], verify: cats(256) }))
+        const both = yield* said(terminal(`echo ${flood}; cat ${flood}`))
+        assert.isAbove(Buffer.byteLength(both), Wire.maxReplyBytes * 0.85)
+        const { result } = Schema.decodeUnknownSync(Schema.parseJson(Result))(both).data.observation
+        assert.deepStrictEqual(result.meta, { exit_code: 1, killed_at_limit: false, truncated: true })
+        assert.match(
+          result.data.replaceAll(control, "."),
+          /^\.+\n\[\.\.\. \d{7} of 2097\d{3} characters left out \.\.\.\]\n\.+.*\nERROR:\nSystemExit: 1$/
+        )
+        yield* Effect.forEach(cats(64), (cat) => said(terminal(`${cat} ${flood.slice(0, 20_000)}`)))
+        yield* said(answer(flood))
+        yield* said({ type: "state" })
+      })
+    ), 60_000)
 
   it.effect("answers before a reset, and to a call with neither, in words that begin with Error", () =>
     served(
@@ -217,6 +256,7 @@ describe("a Terminus episode", () => {
     ["an unknown tool", call("submit"), "tool_not_found"],
     ["a command that is no text", call("terminal", { command: 1 }), "invalid_args"],
     ["an unknown argument", call("terminal", { command: "true", timeout: 9 }), "invalid_args"],
+    ["a long name", call("x".repeat(100_000)), "tool_not_found"],
     ["a NUL", terminal("echo \0"), "invalid_args"],
     ["half of a surrogate pair", terminal("echo \ud800"), "invalid_args"],
     ["a command that is too long", terminal(`# ${"x".repeat(96 * 1024)}`), "invalid_args"]
@@ -231,12 +271,35 @@ describe("a Terminus episode", () => {
         const { observation } = seen(yield* ask(socket, frame))
         assert.deepInclude(observation["error"], { error_type: type })
         assert.strictEqual(observation["result"], null)
+        assert.isBelow(String(observation["tool_name"]).length, 250)
         assert.strictEqual((yield* commands).length, before)
       })
     ))
 })
 
 describe("a reset of Terminus", () => {
+  it.effect("has no arguments that aren't its own", () =>
+    served(
+      {},
+      Effect.gen(function*() {
+        const socket = yield* open()
+        yield* begin(socket)
+        for (
+          const frame of [
+            "{\"type\":\"reset\",\"data\":{\"__proto__\":{\"setup\":\"echo inherited\"}}}",
+            "{\"type\":\"step\",\"data\":{\"type\":\"call_tool\",\"tool_name\":\"terminal\","
+            + "\"arguments\":{\"__proto__\":{\"command\":\"echo inherited\"}}}}"
+          ]
+        ) {
+          yield* socket.sendRaw(frame)
+          const { code, message } = fault(yield* reply(socket))
+          assert.deepStrictEqual([code, message], ["VALIDATION_ERROR", "the frame holds a key __proto__"])
+        }
+        assert.notInclude(yield* commands, "echo inherited")
+        assert.strictEqual((yield* machines).length, 1)
+      })
+    ))
+
   it.effect("deletes the old sandbox, and proves it gone, before it makes a new one", () =>
     served(
       {},
@@ -335,7 +398,8 @@ describe("a reset of Terminus", () => {
     ["a command that is too long", { setup: `# ${"x".repeat(96 * 1024)}` }],
     ["one thing under two names", { setup: "true", setup_scripts: ["true"] }],
     ["more commands than anybody looks through", { verify: Array.from({ length: 257 }, () => "true") }],
-    ["a name that can't be written", { episode_id: "\ud800" }]
+    ["a name that can't be written", { episode_id: "\ud800" }],
+    ["a name with a NUL", { episode_id: "a\0" }]
   ]
   it.effect.each(bad)("refuses %s, and changes nothing", ([, args]) =>
     served(
@@ -343,7 +407,9 @@ describe("a reset of Terminus", () => {
       Effect.gen(function*() {
         const socket = yield* open()
         yield* begin(socket)
-        assert.strictEqual(fault(yield* ask(socket, reset(args))).code, "VALIDATION_ERROR")
+        const { code, message } = fault(yield* ask(socket, reset(args)))
+        assert.strictEqual(code, "VALIDATION_ERROR")
+        assert.match(message, new RegExp(`^the arguments are not valid: ${Object.keys(args).at(-1)}(\\.\\d)?: .`))
         assert.strictEqual(said(yield* ask(socket, terminal("echo on"))), "on")
         assert.strictEqual((yield* machines).length, 1)
       })
@@ -536,7 +602,8 @@ describe("a session of Terminus", () => {
         const session_id = (yield* rpc("openenv/session/create")).result?.["session_id"]
         const run = (args: Readonly<Record<string, unknown>>, name = "terminal") =>
           rpc("tools/call", { name, arguments: args, session_id })
-        assert.match(String((yield* run({ command: "true" })).result?.["data"]), /^Error: environment not reset\./)
+        const early = String((yield* run({ command: "true" })).result?.["data"])
+        assert.match(early, /^Error: environment not reset\..*\/ws\?session_id=/)
         const socket = yield* open(`/ws?session_id=${String(session_id)}`)
         yield* begin(socket, { verify: "cat made.txt" })
         assert.deepInclude((yield* run({ command: "echo a > made.txt; cat made.txt" })).result, {

@@ -12,7 +12,7 @@ import * as NodeTransport from "../../src/OpenEnv/NodeTransport.ts"
 import * as Terminus from "../../src/OpenEnv/Terminus.ts"
 import * as TerminusProvider from "../../src/OpenEnv/TerminusProvider.ts"
 import { Transport } from "../../src/OpenEnv/Transport.ts"
-import type * as Sandbox from "../../src/Sandbox.ts"
+import * as Sandbox from "../../src/Sandbox.ts"
 import { type ExecLimits, SandboxId, SandboxProvider } from "../../src/Sandbox.ts"
 import * as Guest from "../../src/Sandbox/Guest.ts"
 import * as Ledger from "../../src/Sandbox/Ledger.ts"
@@ -145,25 +145,29 @@ const served = (script: Script) =>
         http: Effect.succeed(HttpServerResponse.empty()),
         handshake: ({ headers }) =>
           Effect.succeed(
-            headers["authorization"] === "Bearer wrong" ? { _tag: "Refuse", status: 401 } : {
-              _tag: "Accept",
-              serve: (peer) =>
-                Effect.gen(function*() {
-                  const session: Session = { provider, made: undefined, name: undefined }
-                  const serve = Effect.gen(function*() {
-                    const { data, type } = JSON.parse(String(yield* peer.receive)) as Frame
-                    const answer = yield* Effect.orDie(does.get(type)?.(session, data) ?? Effect.succeed("drop"))
-                    if (answer === "drop") {
-                      return yield* Effect.fail("drop" as const)
-                    }
-                    yield* Effect.forEach(typeof answer === "string" ? [answer] : answer, peer.send)
+            headers["authorization"] === "Bearer wrong"
+              ? { _tag: "Refuse", status: 401 }
+              : headers["authorization"] === "elsewhere"
+              ? { _tag: "Refuse", status: 404 }
+              : {
+                _tag: "Accept",
+                serve: (peer) =>
+                  Effect.gen(function*() {
+                    const session: Session = { provider, made: undefined, name: undefined }
+                    const serve = Effect.gen(function*() {
+                      const { data, type } = JSON.parse(String(yield* peer.receive)) as Frame
+                      const answer = yield* Effect.orDie(does.get(type)?.(session, data) ?? Effect.succeed("drop"))
+                      if (answer === "drop") {
+                        return yield* Effect.fail("drop" as const)
+                      }
+                      yield* Effect.forEach(typeof answer === "string" ? [answer] : answer, peer.send)
+                    })
+                    yield* Effect.ignore(Effect.forever(serve)).pipe(
+                      Effect.raceFirst(peer.gone),
+                      Effect.ensuring(script.ended?.(session) ?? Effect.void)
+                    )
                   })
-                  yield* Effect.ignore(Effect.forever(serve)).pipe(
-                    Effect.raceFirst(peer.gone),
-                    Effect.ensuring(script.ended?.(session) ?? Effect.void)
-                  )
-                })
-            }
+              }
           )
       })).pipe(Effect.provide(NodeTransport.layer))
     return `ws://127.0.0.1:${port}`
@@ -418,7 +422,7 @@ describe("an episode in a Terminus server's sandbox", () => {
       const started = yield* Deferred.make<string>()
       const killed = yield* Deferred.make<void>()
       const shell: Simulated.Shell = (command) => {
-        if (command.includes("kill -KILL")) {
+        if (command.includes("os.kill")) {
           Deferred.unsafeDone(killed, Effect.void)
         }
         return {}
@@ -445,6 +449,25 @@ describe("an episode in a Terminus server's sandbox", () => {
       }).pipe(Effect.scoped, Effect.provide(Simulated.layer({ shell })))
     }))
 
+  it.effect("waits for a reply that nobody in the sandbox holds up, as long as its caller does", () =>
+    Effect.gen(function*() {
+      const started = yield* Deferred.make<void>()
+      yield* Effect.gen(function*() {
+        const url = yield* served({
+          step: onPolicy(() => Effect.zipRight(Deferred.succeed(started, undefined), Effect.never))
+        })
+        yield* Effect.gen(function*() {
+          const machine = yield* (yield* SandboxProvider).create(policy)
+          const running = yield* Effect.fork(machine.exec("true", limits))
+          yield* Deferred.await(started)
+          yield* TestClock.adjust("1 minute")
+          assert.isTrue(Option.isNone(yield* Fiber.poll(running)))
+          yield* Fiber.interrupt(running)
+          assert.deepInclude(yield* Effect.flip(machine.exec("true", limits)), { _tag: "TransportFailed" })
+        }).pipe(Effect.provide(over(url)))
+      }).pipe(Effect.scoped, Effect.provide(Simulated.layer({ shell: () => ({ stdout: Guest.untouched }) })))
+    }))
+
   it.live("refuses a command that is too long for one argument, as a shell would", () =>
     withProvider(
       {},
@@ -469,6 +492,10 @@ describe("a create", () => {
       for (const [answer, reason] of refusals) {
         const found = yield* acquiring({ reset: () => Effect.succeed(answer) })
         assert.deepInclude(failureOf(found), { _tag: "SandboxUnavailable", reason })
+        assert.strictEqual(
+          failureOf(found).message.endsWith("; is it a Terminus server?"),
+          answer === refused("VALIDATION_ERROR")
+        )
         assert.deepStrictEqual([found.all, found.open], [[], []])
       }
     }))
@@ -477,11 +504,15 @@ describe("a create", () => {
     Effect.gen(function*() {
       const create = Effect.flatMap(SandboxProvider, (provider) => Effect.flip(provider.create(policy)))
       const refusal = yield* withProvider({}, create, { authorization: "Bearer wrong" })
-      assert.deepInclude(refusal, { _tag: "SandboxUnavailable", reason: "refused" })
+      assert.deepInclude(refusal, { _tag: "SandboxUnavailable", reason: "unauthorized" })
       assert.include(refusal.message, "EPISODE_OPENENV_TOKEN")
+      const elsewhere = yield* withProvider({}, create, { authorization: "elsewhere" })
+      assert.deepInclude(elsewhere, { _tag: "SandboxUnavailable", reason: "refused" })
+      assert.match(elsewhere.message, /--openenv-url \(HTTP 404\)/)
       const nobody = yield* Effect.provide(create, Layer.provide(over("ws://127.0.0.1:1"), Simulated.layer()))
       assert.deepInclude(nobody, { _tag: "SandboxUnavailable" })
       assert.include(nobody.message, "--openenv-url")
+      assert.notMatch(nobody.message, /TOKEN|HTTP/)
     }))
 
   it.live("that made a sandbox and failed is found and deleted", () =>
@@ -581,6 +612,18 @@ describe("a create", () => {
       assert.include(failureOf(found)?.message, "--openenv-sandboxes")
       assert.strictEqual(found.running.length, 1)
       assert.deepStrictEqual(found.open.map((entry) => entry.state), ["uncertain"])
+    }))
+
+  it.live("is uncertain when the control connection fails, and says which one that is", () =>
+    Effect.gen(function*() {
+      const lost = new Sandbox.TransportFailed({ operation: "attach", detail: "no connection to 127.0.0.1" })
+      const found = yield* acquiring({}, {
+        control: (provider) => Effect.succeed({ ...provider, name: "other", attach: () => lost, find: () => lost })
+      })
+      assert.deepInclude(failureOf(found), { _tag: "AllocationUncertain" })
+      for (const word of ["the other provider", "no connection to 127.0.0.1", "--openenv-sandboxes"]) {
+        assert.include(failureOf(found).message, word)
+      }
     }))
 
   it.live("never takes a sandbox that another episode has", () =>
@@ -770,6 +813,56 @@ describe("commands in a real sandbox, by the server's terminal", () => {
     timeout
   )
 
+  const brief = { ...limits, timeLimit: Duration.millis(100) }
+
+  it.live(
+    "go on when all that was stopped goes on",
+    () =>
+      real(Effect.gen(function*() {
+        const provider = yield* SandboxProvider
+        const machine = yield* provider.create(policy)
+        assert.deepInclude(yield* machine.exec("kill -STOP -1; sleep 100", brief), {
+          exitCode: 137,
+          killedAtLimit: true
+        })
+        assert.strictEqual(yield* sh(machine, "echo fine"), "fine\n")
+        yield* provider.destroy(machine.id)
+      })),
+    timeout
+  )
+
+  const endless: ReadonlyArray<readonly [what: string, command: string]> = [
+    ["stops everything for ever", "python3 -c 'import os\nwhile 1:\n  try: os.kill(-1, 19)\n  except OSError: pass'"],
+    [
+      "stops our program and uses up all processes",
+      "kill -STOP $PPID; exec python3 -c 'import os, time\nos.setsid()\nwhile 1:\n"
+      + "  try:\n    if os.fork() == 0: time.sleep(300)\n  except OSError: time.sleep(0.001)'"
+    ]
+  ]
+  for (const [what, command] of endless) {
+    it.live(
+      `are results also when a policy ${what}, and its files can be had`,
+      () =>
+        real(Effect.gen(function*() {
+          const provider = yield* SandboxProvider
+          const machine = yield* provider.create(policy)
+          yield* sh(machine, "printf kept >file")
+          const { exitCode } = yield* machine.exec(command, { ...limits, timeLimit: Duration.seconds(1) })
+          assert.strictEqual(exitCode, 137)
+          // Whether the server hears of another command or not.
+          assert.isAtMost((yield* machine.exec("echo fine", brief)).exitCode, 255)
+          yield* machine.health
+          assert.strictEqual(
+            (yield* machine.readFile(SandboxPath.make("/home/user/file"), { maxBytes: 9 }))._tag,
+            "Bytes"
+          )
+          yield* provider.destroy(machine.id)
+          assert.strictEqual(yield* provider.inspect(machine.id), "absent")
+        })),
+      timeout
+    )
+  }
+
   it.live(
     "that are interrupted end with their session, and the sandbox with it",
     () =>
@@ -804,12 +897,17 @@ describe("a program as one command line", () => {
   it("is answered in text of which line breaks are no part", () => {
     const fields = ["end", "0", "0", "0", "", "", "0", "", ""]
     const whole = `mark:ready\n\nmark:${fields.join(":")}\n\nmark:over`
+    const limits = { timeLimit: Duration.seconds(1), outputCap: 4 }
     for (const text of [whole, [...whole].join("\n"), `x\n${whole}\n`, `${whole.slice(0, -4)} noise`]) {
-      assert.deepStrictEqual(Guest.replyInText("mark", text), { isReady: true, fields: Option.some(fields) })
+      const reply = Guest.replyInText("mark", text)
+      assert.isTrue(reply.isReady)
+      assert.deepInclude(Option.getOrThrow(Guest.endIn(reply, limits)), { exitCode: 0, killedAtLimit: false })
     }
     for (const text of ["mark:ready", `mark:ready\nmark:${fields.join(":")}`, "mark:ready\nmark:start:\nmark:over"]) {
-      assert.deepStrictEqual(Guest.replyInText("mark", text), { isReady: true, fields: Option.none() })
+      const reply = Guest.replyInText("mark", text)
+      assert.isTrue(reply.isReady)
+      assert.isTrue(Option.isNone(Guest.endIn(reply, limits)))
     }
-    assert.deepStrictEqual(Guest.replyInText("mark", "other:ready"), { isReady: false, fields: Option.none() })
+    assert.isFalse(Guest.replyInText("mark", "other:ready").isReady)
   })
 })

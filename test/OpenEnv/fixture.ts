@@ -238,5 +238,5 @@ export const rpc = (method: string, params?: Readonly<Record<string, unknown>>) 
   ) =>
     response.json() as {
       readonly result?: Record<string, unknown>
-      readonly error?: { readonly code: number; readonly data?: unknown }
+      readonly error?: { readonly code: number; readonly message: string; readonly data?: unknown }
     })
