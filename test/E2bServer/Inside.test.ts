@@ -133,7 +133,7 @@ describe("E2bServer: watchers", () => {
       assert.isAtLeast(events.length, 10)
       assert.isAtMost(events.reduce((size, { name }) => size + name.length, 0), 2 ** 20)
       assert.match(events.at(-1)?.name ?? "", /^199-/)
-      assert.deepStrictEqual(yield* watchers.take(watcher), Option.some([]))
+      assert.deepStrictEqual(Option.getOrThrow(yield* watchers.take(watcher)), [])
     })))
 
   it.effect("are no more than there may be, and make room when they end", () =>

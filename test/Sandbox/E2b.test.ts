@@ -56,9 +56,9 @@ describe("what a program in a sandbox replies", () => {
       assert.isTrue(Option.isNone(endOf(line)), line)
     }
     const found = (line: string) => Guest.foundIn(saying(line), { maxBytes: 2 })
-    assert.deepStrictEqual(found("Bytes:YWI="), Option.some(FileRead.Bytes({ bytes: utf8("ab") })))
-    assert.deepStrictEqual(found("Bytes:YWJj"), Option.some(FileRead.TooLarge()))
-    assert.deepStrictEqual(found("Unreadable"), Option.some(FileRead.Unreadable()))
+    assert.deepStrictEqual(Option.getOrThrow(found("Bytes:YWI=")), FileRead.Bytes({ bytes: utf8("ab") }))
+    assert.deepStrictEqual(Option.getOrThrow(found("Bytes:YWJj")), FileRead.TooLarge())
+    assert.deepStrictEqual(Option.getOrThrow(found("Unreadable")), FileRead.Unreadable())
     for (const line of ["Bytes", "Bytes:*", "Missing:x", "Lost", ""]) {
       assert.isTrue(Option.isNone(found(line)), line)
     }

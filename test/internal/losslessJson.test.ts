@@ -101,7 +101,8 @@ describe("losslessJson", () => {
         place: { line: 1, column: LosslessJson.maxDepth + 1 }
       })
     }
-    assert.deepStrictEqual(fault("[".repeat(1_000_000)), { _tag: "Syntax", place: Option.none() })
+    const endless = fault("[".repeat(1_000_000))
+    assert.isTrue(endless._tag === "Syntax" && Option.isNone(endless.place))
   })
 
   it("shows a path without letting it drive a terminal", () => {
