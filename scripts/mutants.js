@@ -263,6 +263,20 @@ const mutants = [
     tests: ["test/OpenEnv/TerminusProvider.test.ts"]
   },
   {
+    name: "R6 a silent Terminus server passes for a guest's doing",
+    file: "src/OpenEnv/TerminusProvider.ts",
+    find: `return found === "held" || (yield* rescue(session, mark)) !== "untouched"`,
+    replace: "return true",
+    tests: ["test/OpenEnv/TerminusProvider.test.ts"]
+  },
+  {
+    name: "R9 another one's sandbox of E2B is deleted on the API's word",
+    file: "src/Sandbox/E2b/Provider.ts",
+    find: "            strangers.add(id)\n",
+    replace: "",
+    tests: ["test/Sandbox/E2b.test.ts"]
+  },
+  {
     name: "R4 a sandbox of a Terminus reset that failed is forgotten",
     file: "src/OpenEnv/TerminusProvider.ts",
     find: "        held.isGivenUp = true\n",

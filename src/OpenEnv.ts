@@ -318,8 +318,8 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
   )
 
 /**
- * A server of episodes. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't proved gone
- * within `shutdownTimeout` is logged, and stands in the ledger.
+ * A server of episodes. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't
+ * proved gone within `shutdownTimeout` is logged, and stands in the ledger.
  *
  * @example
  * ```ts

@@ -467,13 +467,32 @@ export const make = (
         })
       })
 
-    // Ends a command that should have ended by itself. Whether it was a guest that kept it from that: it had processes stopped,
-    // or lets a program that does nothing but look not come to its end.
-    const isGuests = ({ control }: Session, mark: string): Effect.Effect<boolean, SandboxFault> =>
+    // Ends a command that should have ended by itself, and lets go on what was stopped. `held`: a guest has a hand in all that
+    // runs there, as a program that does nothing but look doesn't come to its end.
+    const rescue = (
+      { control }: Session,
+      mark: string
+    ): Effect.Effect<"untouched" | "stopped" | "held", SandboxFault> =>
       Effect.map(
         control.exec(Guest.rescue(mark), { timeLimit: rescueLimit, outputCap: 64 }),
-        ({ exitCode, stdout }) => exitCode !== 0 || !sameBytes(stdout.head, Guest.untouched)
+        ({ exitCode, stdout }) =>
+          exitCode === 0 && sameBytes(stdout.head, Guest.untouched)
+            ? "untouched"
+            : exitCode === 0 && sameBytes(stdout.head, Guest.stoppedSome)
+            ? "stopped"
+            : "held"
       )
+
+    // Whether a guest keeps a reply from coming. That something was stopped isn't enough: it may have been long ago, and the
+    // server be what is silent. So it is looked at again when what was stopped has had time to go on.
+    const isKept = (session: Session, calling: Calling, mark: string): Effect.Effect<boolean, SandboxFault> =>
+      Effect.gen(function*() {
+        const found = yield* rescue(session, mark)
+        if (found === "untouched" || Option.isSome(yield* Effect.timeoutOption(Fiber.await(calling), Guest.grace))) {
+          return false
+        }
+        return found === "held" || (yield* rescue(session, mark)) !== "untouched"
+      })
 
     // One command, by the server's tool. None where it is too long for that.
     const run = Effect.fnUntraced(function*(session: Session, command: string, limits: ExecLimits) {
@@ -506,10 +525,9 @@ export const make = (
     const outcomeOf = Effect.fnUntraced(
       function*(session: Session, calling: Calling, mark: string, limits: ExecLimits) {
         const { control, id } = session
-        const within = (limit: Duration.Duration) => Effect.timeoutOption(Fiber.await(calling), limit)
-        const inTime = yield* within(Duration.sum(limits.timeLimit, Guest.grace))
-        const isOverdue = Option.isNone(inTime)
-        if (isOverdue && (yield* isGuests(session, mark)) && Option.isNone(yield* within(Guest.grace))) {
+        const limit = Duration.sum(limits.timeLimit, Guest.grace)
+        const isOverdue = Option.isNone(yield* Effect.timeoutOption(Fiber.await(calling), limit))
+        if (isOverdue && (yield* isKept(session, calling, mark))) {
           session.held = Option.some(calling)
           return Option.some(unanswered)
         }

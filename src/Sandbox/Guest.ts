@@ -420,8 +420,8 @@ export const place = (mark: string, aside: string, files: ReadonlyArray<SandboxF
   })
 
 /**
- * A command that ends a program of ours, whatever a guest has stopped. What it prints is `untouched` where no guest had a
- * hand in that it didn't end by itself.
+ * A command that ends a program of ours, and lets go on whatever was stopped. It prints which of both it found:
+ * `untouched` or `stoppedSome`.
  *
  * @since 0.1.0
  * @category constructors
@@ -437,6 +437,14 @@ export const rescue = (mark: string): string =>
  * @category replies
  */
 export const untouched = "fine"
+
+/**
+ * What `rescue` prints where something was stopped, which nobody but a guest does.
+ *
+ * @since 0.1.0
+ * @category replies
+ */
+export const stoppedSome = "stopped"
 
 // What the kernel takes as one argument of a program, its end included.
 const longestArgument = 128 * 1024
