@@ -92,12 +92,23 @@ export const make = (options: {
   Effect.gen(function*() {
     const supply: Array<Pipe> = []
     const batch = batchOf(descriptorLimit())
-    yield* Effect.addFinalizer(() =>
-      Effect.sync(() => supply.splice(0).forEach(({ readEnd, writeEnd }) => [readEnd, writeEnd].forEach(close)))
-    )
     const one = yield* Effect.makeSemaphore(1)
+    let isClosed = false
+    // Who asked for a batch may be gone, and nobody else waits for what is on the disk while it is made.
+    yield* Effect.addFinalizer(() =>
+      Effect.zipRight(
+        Effect.sync(() => {
+          isClosed = true
+        }),
+        one.withPermits(1)(
+          Effect.sync(() => supply.splice(0).forEach(({ readEnd, writeEnd }) => [readEnd, writeEnd].forEach(close)))
+        )
+      )
+    )
     const refill = one.withPermits(1)(Effect.suspend(() =>
-      supply.length > 0
+      isClosed
+        ? new HostFailed({ detail: "the supply of pipes is closed" })
+        : supply.length > 0
         ? Effect.void
         : options.directory.pipe(
           Effect.flatMap((directory) => makeBatch(directory, batch)),
