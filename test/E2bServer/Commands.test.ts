@@ -1,6 +1,9 @@
 import { assert, layer as withLayer } from "@effect/vitest"
 import { CommandExitError, InvalidArgumentError, TimeoutError } from "e2b"
 import * as Effect from "effect/Effect"
+import { randomUUID } from "node:crypto"
+import * as fs from "node:fs"
+import * as Proc from "../../src/Sandbox/Local/Proc.ts"
 import { ask, failure, layer, sandbox, within } from "./fixture.ts"
 
 const timeout = 30_000
@@ -36,6 +39,49 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: commands", 
       assert.instanceOf(nobody, Error)
       assert.include(nobody.message, "invalid username: 'nobody'")
     }), timeout)
+
+  it.effect(
+    "get their variables as they are, which nobody else on this machine can read",
+    () =>
+      within(async (made) => {
+        const word = randomUUID()
+        const secret = `a "quoted" \\ ü\n=${word} `
+        const command = await made.commands.run(
+          "printf %s \"$SECRET\" >it; printf .%s. \"$EMPTY\" >>it; env -0 | cat; read",
+          {
+            background: true,
+            stdin: true,
+            envs: {
+              SECRET: secret,
+              EMPTY: "",
+              HOME: "/tmp",
+              PERL5OPT: "-d",
+              BASH_ENV: "/nowhere",
+              LD_PRELOAD: "/nowhere"
+            }
+          }
+        )
+        for (let text = ""; text !== `${secret}..`;) {
+          text = await made.files.read("it").catch(() => "")
+        }
+        const argumentsOf = (pid: string) => Proc.attempt(() => fs.readFileSync(`/proc/${pid}/cmdline`, "latin1")) ?? ""
+        const telling = fs.readdirSync("/proc").filter((name) =>
+          /^[0-9]+$/.test(name) && argumentsOf(name).includes(word)
+        )
+        assert.deepStrictEqual(telling.map(argumentsOf), [])
+        await made.commands.sendStdin(command.pid, "\n")
+        const { stdout } = await command.wait()
+        assert.includeMembers(stdout.split("\0"), [
+          `SECRET=${secret}`,
+          "EMPTY=",
+          "HOME=/tmp",
+          "PERL5OPT=-d",
+          "LD_PRELOAD=/nowhere"
+        ])
+        assert.notInclude(stdout, "EPISODE")
+      }),
+    timeout
+  )
 
   // An ordinary user's sandbox has no superuser to offer.
   it.effect.skipIf(process.getuid?.() !== 0)("run as the sandbox's superuser", () =>

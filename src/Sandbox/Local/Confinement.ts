@@ -19,6 +19,17 @@ const limits: ReadonlyArray<readonly [resource: number, value: number | "size"]>
   [12, 65536] // msgqueue: likewise
 ]
 
+const carrier = "EPISODE_VARIABLE_"
+
+/**
+ * Variables of a program as its loader finds them in its own environment: unlike its arguments, nobody else on the host can
+ * read that. None of what runs before the loader knows the names they have here.
+ */
+export const carried = (environment: Readonly<Record<string, string>>): Readonly<Record<string, string>> =>
+  Object.fromEntries(
+    Object.entries(environment).map(([name, value], index) => [`${carrier}${index}`, `${name}=${value}`])
+  )
+
 /** Where the inner user namespace is pinned. */
 export const innerNamespace = "/.ns/user"
 
@@ -44,8 +55,10 @@ close($inner);
 if ($id ne 'same') { $id += 0; (syscall(${calls.setgroups}, 0, 0) == 0 && syscall(${calls.setresgid}, $id, $id, $id) == 0
   && syscall(${calls.setresuid}, $id, $id, $id) == 0) or die 'id' }
 syscall(${calls.prctl}, 1, 9, 0, 0, 0) == 0 or die 'parent';
+my @words = map { $ENV{$_} } grep { /^${carrier}/ } keys %ENV;
 %ENV = ();
-while ((my $word = shift) ne '--') { my ($name, $value) = split(/=/, $word, 2); $ENV{$name} = $value }
+while ((my $word = shift) ne '--') { unshift @words, $word }
+for (@words) { my ($name, $value) = split(/=/, $_, 2); $ENV{$name} = $value }
 open(my $status, '>&=', 3) or die 'status';
 if ($directory ne '' && !chdir $directory) { syswrite($status, 'd' . ($! + 0) . "\\n"); exit 126 }
 syswrite($status, 'e'); close($status);
@@ -86,12 +99,13 @@ end = sys.argv.index('--', 6)
 try: os.chdir(directory or '.')
 except OSError as error: os.write(3, b'd%d\\n' % error.errno); os._exit(126)
 os.write(3, b'e'); os.close(3)
-os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in sys.argv[6:end]))`
+words = sys.argv[6:end] + [word for name, word in os.environ.items() if name.startswith('${carrier}')]
+os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in words))`
 ]
 
 /**
  * What to put in front of a size in bytes, a home directory, a user id or `same`, the directory to begin in or nothing for
- * the home, variables, `--` and a command.
+ * the home, variables, `--` and a command. What is `carried` comes on top of those variables.
  *
  * The command gets a session of its own, so that its `kill 0` reaches none of ours, and ends with who entered it.
  * Descriptor 3 gets an `e` and is closed at the last moment; or a `d`, the number of an error and a line end, where the

@@ -57,28 +57,28 @@ const users = { user: Recipe.guest, root: Recipe.superuser } as const
 // The kernel's bound on one argument.
 const longestArgument = 128 * 1024 - 1
 
-// `env` takes a first word with a `=` in it for a variable.
+// `env` says what is wrong with a file that can't be run. It takes a first word with a `=` in it for a variable.
 const named = (argv: Program["argv"]): ReadonlyArray<string> =>
   argv[0].includes("=") ? [Host.toolFile("sh"), "-c", "exec \"$0\" \"$@\"", ...argv] : argv
 
 const wordsOf = (
-  { argv: [file, ...rest], environment, search }: Program,
+  { argv: [file, ...rest], search }: Program,
   { pythonPrefix }: Recipe.Place
 ): ReadonlyArray<string> => [
   ...[Host.toolFile("env"), "--"],
-  ...Object.entries(environment).map(([name, value]) => `${name}=${value}`),
   // What a sandbox has there is the host's, under the same names.
   ...named([search === "system" ? Host.findTool(file, Recipe.systemPath(pythonPrefix)) ?? file : file, ...rest])
 ]
 
 const whatIsWrong = (program: Program, place: Recipe.Place): string | undefined => {
-  const words = [program.directory, ...wordsOf(program, place)]
+  const variables = Object.entries(Confinement.carried(program.environment)).map(([name, word]) => `${name}=${word}`)
+  const words = [program.directory, ...wordsOf(program, place), ...variables]
   return Object.keys(program.environment).some((name) => name === "" || name.includes("="))
     ? "a variable's name is empty or has a `=` in it"
     : words.some((word) => word.includes("\0"))
-    ? "an argument has a NUL in it"
+    ? "an argument or a variable has a NUL in it"
     : words.some((word) => Buffer.byteLength(word) > longestArgument)
-    ? `an argument is longer than ${longestArgument} bytes`
+    ? `an argument or a variable is longer than ${longestArgument} bytes`
     : undefined
 }
 
@@ -194,6 +194,7 @@ export const make = (settings: {
             user: users[program.user],
             directory: program.directory
           }),
+          environment: { ...Host.cleanEnvironment, ...Confinement.carried(program.environment) },
           stdio: [stdin === undefined ? "ignore" : stdin.childEnd, stdout.childEnd, stderr.childEnd, status.childEnd],
           stop: (child) => Kill.call(child, place)
         })
