@@ -234,11 +234,19 @@ const duplicateIssues = (document: JsonDocument): ReadonlyArray<Issue> =>
     message: `occurs twice, again at ${showPlace(place)}; keep one of them`
   }))
 
+// Nobody reads more, and a file can have hundreds of thousands.
+const maxIssues = 100
+
+const firstOf = (issues: Arr.NonEmptyReadonlyArray<Issue>): Arr.NonEmptyReadonlyArray<Issue> => {
+  const [first, rest] = Arr.splitNonEmptyAt(issues, maxIssues)
+  return rest.length === 0 ? first : [...first, wholeFile(`and ${rest.length} more mistakes; correct these first`)]
+}
+
 const toFile = (document: JsonDocument): Either.Either<TaskFile, InvalidTask> => {
   const decoded = decodeFile(document.root)
   const issues = [...duplicateIssues(document), ...Either.match(decoded, { onLeft: schemaIssues, onRight: () => [] })]
   return Arr.isNonEmptyArray(issues)
-    ? Either.left(new InvalidTask({ issues }))
+    ? Either.left(new InvalidTask({ issues: firstOf(issues) }))
     // Whatever is refused has an issue.
     : Either.right(Either.getOrThrow(decoded))
 }
@@ -269,7 +277,7 @@ const toTask = (file: TaskFile, digest: string): ReportTask => {
 }
 
 /**
- * Reads a task file, or says everything that is wrong with it.
+ * Reads a task file, or says what is wrong with it: all of it, up to a hundred mistakes.
  *
  * **Details**
  *

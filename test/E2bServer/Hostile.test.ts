@@ -193,6 +193,25 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: hostile cal
       }
     }), timeout)
 
+  it.scoped("JSON with mistakes without end is answered in few words", () =>
+    Effect.gen(function*() {
+      const { apiKey, url } = yield* raw
+      const create = (body: string) =>
+        ask(async () => {
+          const reply = await fetch(`${url}/v2/sandboxes`, { method: "POST", headers: { "x-api-key": apiKey }, body })
+          return [reply.status, (await reply.json() as { message: string }).message] as const
+        })
+      const body = (metadata: unknown) => JSON.stringify({ templateID: "base", metadata })
+      const wrong = Array.from({ length: 6000 }, (_, key) => [`key-${key}`, ["x".repeat(100)]])
+      const [status, message] = yield* create(body(Object.fromEntries(wrong)))
+      assert.strictEqual(status, 400)
+      assert.match(message, /metadata\.key-[0-9]+: Expected string, actual \["x+/)
+      assert.isBelow(message.length, 10_000)
+      const [other, short] = yield* create(body(Array.from({ length: 60_000 }, () => 0)))
+      assert.strictEqual(other, 400)
+      assert.include(short, "it holds more than 50000 values")
+    }), timeout)
+
   it.effect("input of many megabytes is taken", () =>
     within(async (made) => {
       const count = await made.commands.run("wc -c", { background: true, stdin: true })

@@ -234,6 +234,14 @@ describe("Report.decode", () => {
       assert.include(issue.message, message)
     }))
 
+  it.effect("tells the first hundred of mistakes without end, and how many more there are", () =>
+    Effect.gen(function*() {
+      const entries = Array.from({ length: 10_000 }, (_, key) => `"k${key}": 0.5`).join()
+      const issues = yield* issuesOf(fileWith({ expected: `{${entries}}`, other: "1" }))
+      assert.lengthOf(issues, 101)
+      assert.deepStrictEqual(issues[100], { path: "", message: "and 9901 more mistakes; correct these first" })
+    }))
+
   it.effect("has a message of one line an issue", () =>
     Effect.gen(function*() {
       const error = yield* refusal(
