@@ -8,6 +8,7 @@ import * as ValidationError from "@effect/cli/ValidationError"
 import * as Cause from "effect/Cause"
 import * as Console from "effect/Console"
 import * as Effect from "effect/Effect"
+import * as Either from "effect/Either"
 import * as Exit from "effect/Exit"
 import * as Option from "effect/Option"
 import { task } from "./Cli/Check.ts"
@@ -40,6 +41,11 @@ const episode = Command.make("episode").pipe(
   Command.withSubcommands([demo, run, task, schema, doctor, serve, completions])
 )
 
+const entries = [
+  ...[Help.entry(demo), Help.entry(run), Help.entry(task), Help.entry(schema), Help.entry(doctor), Help.entry(serve)],
+  Help.entry(completions)
+]
+
 const completionsOf = (shell: string): Effect.Effect<ReadonlyArray<string>> =>
   shell === "fish"
     ? Command.getFishCompletions(episode, "episode")
@@ -66,19 +72,16 @@ const misuse = (argv: ReadonlyArray<string>) => (failure: ValidationError.Valida
   })
 }
 
-const asksForOverview = (argv: ReadonlyArray<string>): boolean => {
-  const [first, ...rest] = argv.slice(2)
-  return rest.length === 0 && (first === undefined || first === "--help" || first === "-h" || first === "help")
-}
-
 const perform = Effect.fnUntraced(function*(argv: ReadonlyArray<string>) {
-  if (asksForOverview(argv)) {
-    return yield* Console.log(Help.overview)
-  }
   const words = argv.slice(2)
-  const unknown = Help.unknownCommand(episode, words)
-  if (unknown !== "") {
-    return yield* new Usage({ message: unknown })
+  if (words.length === 1 && words[0] === "--version") {
+    return yield* Console.log(version)
+  }
+  const help = words.length === 0 || (words.length === 1 && words[0] === "help")
+    ? Option.some(Either.right(Help.overview))
+    : Help.asked(entries, words)
+  if (Option.isSome(help)) {
+    return yield* Effect.flatMap(Effect.mapError(help.value, (message) => new Usage({ message })), Console.log)
   }
   yield* Effect.catchIf(Help.colourOnlyTerminals(parse(argv)), ValidationError.isValidationError, misuse(words))
 })

@@ -1,8 +1,9 @@
+import * as Args from "@effect/cli/Args"
 import * as Command from "@effect/cli/Command"
 import * as Options from "@effect/cli/Options"
 import { assert, describe, it } from "@effect/vitest"
-import { Console, Effect } from "effect"
-import { colourOnlyTerminals, overview, suggestion, unknownCommand } from "../../src/Cli/Help.ts"
+import { Console, Effect, Either, Option } from "effect"
+import { asked, colourOnlyTerminals, entry, overview, suggestion } from "../../src/Cli/Help.ts"
 import { capture } from "./console.ts"
 
 const command = Command.make("tool").pipe(Command.withSubcommands([
@@ -23,17 +24,55 @@ describe("Help.suggestion", () => {
   })
 })
 
-describe("Help.unknownCommand", () => {
+const serve = Command.make("serve").pipe(
+  Command.withDescription("Serve things"),
+  Command.withSubcommands([
+    Command.make("two"),
+    Command.make("one", {
+      hosts: Options.repeated(
+        Options.text("host").pipe(Options.withPseudoName("address"), Options.withDescription("where to listen"))
+      ),
+      json: Options.boolean("json").pipe(
+        Options.withDescription(`print JSON, ${"and nothing else, ".repeat(6)}and that is all`)
+      ),
+      kind: Args.choice([["a", "a"], ["b", "b"]], { name: "kind" }).pipe(Args.withDescription("which of them"))
+    }).pipe(Command.withDescription("Serve the first"))
+  ])
+)
+
+const entries = [entry(command), entry(serve), entry(Command.make("alone"))]
+
+describe("Help.asked", () => {
   it.each([
     [["walk", "--help"], "there is no command 'walk'; see episode --help"],
     [["walk", "run", "-h"], "there is no command 'walk'; see episode --help"],
-    [["run", "--help"], ""],
-    // The parser's own business.
-    [["walk"], ""],
-    [["--help"], ""],
-    [[], ""]
+    [["serve", "three", "-h"], "there is no command 'serve three'; see episode serve --help"]
   ])("%j: %s", (argv, said) => {
-    assert.strictEqual(unknownCommand(command, argv), said)
+    assert.deepStrictEqual(asked(entries, argv), Option.some(Either.left(said)))
+  })
+
+  it.each([[["walk"]], [["serve", "one", "--json"]], [[]]])("%j: nothing is asked for", (argv) => {
+    assert.isTrue(Option.isNone(asked(entries, argv)))
+  })
+
+  it.each([
+    [["--help"], overview],
+    [["--json", "-h"], overview],
+    [["alone", "--help", "anything"], "episode alone"],
+    [["serve", "-h"], "episode serve COMMAND\n\nServe things\n\n  one  Serve the first\n  two  "],
+    [
+      ["serve", "one", "--help"],
+      `episode serve one [--host address...] [--json] <kind> a | b
+
+Serve the first
+
+  <kind>             which of them
+  --host address...  where to listen
+  --json             print JSON, and nothing else, and nothing else, and nothing else, and nothing
+                     else, and nothing else, and nothing else, and that is all`
+    ]
+  ])("%j", (argv, page) => {
+    assert.deepStrictEqual(asked(entries, argv), Option.some(Either.right(page)))
   })
 })
 

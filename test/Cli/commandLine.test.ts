@@ -175,7 +175,7 @@ describe("episode", () => {
       const onTerminal = (env: Readonly<Record<string, string>>) =>
         Effect.scoped(Effect.gen(function*() {
           const own = yield* directory
-          return yield* runProgram(["script", "-qec", `'${process.execPath}' '${bin}' run --help`, "/dev/null"], {
+          return yield* runProgram(["script", "-qec", `'${process.execPath}' '${bin}' demo`, "/dev/null"], {
             env: environment(own, { TERM: "xterm", ...env })
           })
         }))
