@@ -362,7 +362,9 @@ export interface WithinOptions {
  * the same moment it is the outer one. The effect isn't started when an enclosing deadline has passed already.
  *
  * The wait ends on time even in an uninterruptible region, and even if the effect can't be interrupted: it then goes on
- * in the background and its result is lost. So the acquisition of a resource under it needs an owner of its own.
+ * in the background and its result is lost. So the acquisition of a resource under it needs an owner of its own. Whoever
+ * interrupts the wait itself waits for the effect's own end, up to that time. What the effect does to a `FiberRef` stays
+ * its own.
  *
  * @since 0.1.0
  * @category combinators
@@ -425,6 +427,17 @@ const cutOff = <A, E, R, E2>(
             timer.addObserver((exit) => Exit.isSuccess(exit) ? resume(Effect.fail(onTimeout())) : undefined)
           }).pipe(
             restore,
+            // Of one that is interrupted the finalizers are a part, as far as the time goes.
+            Effect.onInterrupt(() =>
+              Effect.zipRight(
+                working.interruptAsFork(working.id()),
+                Effect.async<void>((resume) => {
+                  const over = () => resume(Effect.void)
+                  working.addObserver(over)
+                  timer.addObserver(over)
+                })
+              )
+            ),
             // In the background: neither is waited for.
             Effect.ensuring(Effect.zipRight(working.interruptAsFork(working.id()), timer.interruptAsFork(timer.id())))
           ))

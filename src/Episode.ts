@@ -8,13 +8,17 @@ import * as Context from "effect/Context"
 import * as Effect from "effect/Effect"
 import * as Either from "effect/Either"
 import * as Exit from "effect/Exit"
+import * as Fiber from "effect/Fiber"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
+import * as Ref from "effect/Ref"
+import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import { CurrentBudgets } from "./Budgets.ts"
+import { CurrentBudgets, within } from "./Budgets.ts"
 import type { Observation } from "./Episode/Observation.ts"
-import type { InfrastructureError } from "./Episode/Outcome.ts"
-import type { EpisodeReceipt, Rates } from "./Episode/Receipt.ts"
-import { defaultRates } from "./Episode/Receipt.ts"
+import { InfrastructureError } from "./Episode/Outcome.ts"
+import type { EpisodeReceipt } from "./Episode/Receipt.ts"
+import { defaultRates, Rates } from "./Episode/Receipt.ts"
 import type { Session } from "./Episode/Session.ts"
 import * as Sessions from "./Episode/Session.ts"
 import type { SandboxProvider } from "./Sandbox.ts"
@@ -90,6 +94,8 @@ export class Episode extends Context.Tag("episode/Episode")<Episode, {
   ) => Effect.Effect<EpisodeReceipt, E, R>
   /** Episodes step by step, for a policy that is driven from outside. Allocates nothing. */
   readonly open: Effect.Effect<Session, never, Scope.Scope>
+  /** Sandboxes of these episodes that aren't proved gone. */
+  readonly held: Effect.Effect<ReadonlyArray<Ledger.LedgerEntry>>
 }>() {}
 
 // ----------------------------------------------------------------------------
@@ -101,8 +107,11 @@ export class Episode extends Context.Tag("episode/Episode")<Episode, {
  * @category models
  */
 export interface Options {
-  /** What the cost estimate is made with. Default: E2B's list prices, see `Receipt.defaultRates`. */
-  readonly rates?: Rates | undefined
+  /**
+   * What the cost estimate is made with. Default: E2B's list prices, see `Receipt.defaultRates`. Rates that can't be, such
+   * as negative ones, are a defect when the layer is built.
+   */
+  readonly rates?: ConstructorParameters<typeof Rates>[0] | undefined
 }
 
 const toolsOf = (session: Session): PolicyTools => ({
@@ -111,34 +120,66 @@ const toolsOf = (session: Session): PolicyTools => ({
   submit: Effect.catchTag(session.submit, "EpisodeMisuse", Effect.die)
 })
 
+// Neither an interruption nor an error that its tools gave it.
+const isOwn = (cause: Cause.Cause<unknown>): boolean =>
+  !Cause.isInterruptedOnly(cause) && !Option.exists(Cause.failureOption(cause), Schema.is(InfrastructureError))
+
 const make = (options: Options) =>
   Effect.gen(function*() {
     const sandboxes = yield* Sandboxes.Sandboxes
     const budgets = yield* CurrentBudgets
-    const drive = Sessions.make(options.rates ?? defaultRates).pipe(
+    const rates = options.rates === undefined ? defaultRates : new Rates(options.rates)
+    const drive = Sessions.make(rates).pipe(
       Effect.provideService(Sandboxes.Sandboxes, sandboxes),
       Effect.provideService(CurrentBudgets, budgets)
     )
 
+    // Not for ever: a policy need not be one that can be interrupted.
+    const endOf = Option.match({
+      onNone: () => Effect.void,
+      onSome: (fiber: Fiber.Fiber<unknown, unknown>) =>
+        Fiber.await(fiber).pipe(
+          within({ budget: "control", limit: budgets.control }),
+          Effect.matchEffect({
+            onFailure: ({ message }) => Effect.logWarning("a policy goes on after its episode", message),
+            onSuccess: (exit) =>
+              Exit.isFailure(exit) && isOwn(exit.cause)
+                ? Effect.logWarning("a policy failed after its episode had ended", exit.cause)
+                : Effect.void
+          })
+        )
+    })
+
     const record = Effect.fn("Episode.record")(
       function*<E, R>(task: Task, policy: (tools: PolicyTools) => Effect.Effect<unknown, E, R>) {
+        const working = yield* Ref.make(Option.none<Fiber.Fiber<unknown, unknown>>())
+        // At the very end: a policy that takes its time to end holds up neither deletions nor the score.
+        yield* Effect.addFinalizer(() => Effect.flatMap(Ref.get(working), endOf))
         const { policyOver, session } = yield* drive
         if (Either.isRight(yield* Effect.either(session.reset(task)))) {
-          const exit = yield* policy(toolsOf(session)).pipe(
-            // Neither a policy that can't be interrupted nor a caller that isn't must hold up the end of the window.
-            Effect.disconnect,
+          const fiber = yield* Effect.acquireRelease(
+            // Not a child, whose end nobody would wait for.
+            Effect.tap(Effect.forkDaemon(Effect.interruptible(policy(toolsOf(session)))), (fiber) =>
+              Ref.set(working, Option.some(fiber))),
+            (fiber) =>
+              Fiber.interruptFork(fiber)
+          )
+          const exit = yield* Fiber.join(fiber).pipe(
+            // A caller that can't be interrupted must not hold up the end of the window.
             Effect.interruptible,
             Effect.raceFirst(Effect.interruptible(policyOver)),
             Effect.exit
           )
+          yield* Fiber.interruptFork(fiber)
+          // When the infrastructure has failed, or the score is committed, nothing that a policy does changes that.
           if (Exit.isFailure(exit)) {
             const state = yield* session.state
             if (state._tag !== "Finished" || !Cause.isFailure(exit.cause)) {
+              if (isOwn(exit.cause)) {
+                // It is told, and need not be logged.
+                yield* Ref.set(working, Option.none())
+              }
               return yield* Effect.failCause(exit.cause)
-            }
-            // The infrastructure failed first, or the score is committed: nothing that a policy does later changes that.
-            if (state.receipt.outcome._tag === "Scored") {
-              yield* Effect.logWarning("the policy failed after its episode had ended", exit.cause)
             }
           }
         }
@@ -151,14 +192,16 @@ const make = (options: Options) =>
     )
 
     const run = <E, R>(task: Task, policy: (tools: PolicyTools) => Effect.Effect<unknown, E, R>) =>
-      Effect.flatMap(record(task, policy), (receipt) =>
-        receipt.outcome._tag === "Aborted" ? Effect.fail(receipt.outcome.error) : Effect.succeed(receipt))
+      Effect.flatMap(
+        record(task, policy),
+        (receipt) => receipt.outcome._tag === "Aborted" ? Effect.fail(receipt.outcome.error) : Effect.succeed(receipt)
+      )
 
     return {
       run,
       record,
-      open: Effect.map(drive, ({ session }) =>
-        session)
+      open: Effect.map(drive, ({ session }) => session),
+      held: sandboxes.held
     }
   })
 
@@ -171,14 +214,15 @@ const make = (options: Options) =>
 export const layerWithLedger = (
   options: Options = {}
 ): Layer.Layer<Episode, never, SandboxProvider | Ledger.Ledger> =>
-  Layer.effect(Episode, make(options)).pipe(Layer.provide(Sandboxes.layer))
+  // Fresh: where a program has several providers, each has its own.
+  Layer.effect(Episode, make(options)).pipe(Layer.provide(Layer.fresh(Sandboxes.layer)))
 
 /**
- * Episodes over a provider.
+ * Episodes over a provider. Each use of it is one of its own, over the provider that it is given there.
  *
  * @since 0.1.0
  * @category layers
  */
-export const layer: Layer.Layer<Episode, never, SandboxProvider> = layerWithLedger().pipe(
-  Layer.provide(Ledger.layerMemory)
+export const layer: Layer.Layer<Episode, never, SandboxProvider> = Layer.fresh(
+  Layer.provide(layerWithLedger(), Ledger.layerMemory)
 )

@@ -12,7 +12,7 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import type { Episode } from "./Episode.ts"
+import { Episode } from "./Episode.ts"
 import * as Connection from "./OpenEnv/Connection.ts"
 import type { Kind } from "./OpenEnv/Environment.ts"
 import * as EpisodeEnvironment from "./OpenEnv/EpisodeEnvironment.ts"
@@ -23,8 +23,7 @@ import * as TerminusEnvironment from "./OpenEnv/TerminusEnvironment.ts"
 import type { Handshake, HandshakeAnswer, ListenFailed } from "./OpenEnv/Transport.ts"
 import { Transport } from "./OpenEnv/Transport.ts"
 import type { LedgerEntry } from "./Sandbox/Ledger.ts"
-import { Ledger } from "./Sandbox/Ledger.ts"
-import type { Sandboxes } from "./Sandbox/Sandboxes.ts"
+import { Sandboxes } from "./Sandbox/Sandboxes.ts"
 import type { Task } from "./Task.ts"
 
 export type { ListenFailed }
@@ -271,7 +270,11 @@ const check = (settings: Settings & TerminusOptions): Effect.Effect<void, Invali
 }
 
 // A server of any environment. The environment's own options are good when it is made.
-const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind, E, R>) =>
+const serving = <E, R, R2>(
+  settings: Settings,
+  environment: () => Effect.Effect<Kind, E, R>,
+  ownerOf: Effect.Effect<{ readonly held: Effect.Effect<ReadonlyArray<LedgerEntry>> }, never, R2>
+) =>
   Layer.scoped(
     OpenEnvServer,
     Effect.gen(function*() {
@@ -280,10 +283,10 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
         return yield* new TokenRequired({ host: settings.host })
       }
       yield* check(settings)
-      const ledger = yield* Ledger
+      const { held } = yield* ownerOf
       const transport = yield* Transport
       yield* Effect.addFinalizer(() =>
-        Effect.flatMap(ledger.open, (left) =>
+        Effect.flatMap(held, (left) =>
           left.length === 0 ? Effect.void : Effect.logWarning("sandboxes that are not proved gone", left))
       )
       const kind = yield* environment()
@@ -295,7 +298,7 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
         shutdownTimeout: Duration.decode(settings.shutdownTimeout)
       })
       const guard = yield* Guards.make({ host: settings.host, token })
-      const { app } = yield* Routes.make({ kind, sessions, guard, ledger, maxFrameBytes: settings.maxFrameBytes })
+      const { app } = yield* Routes.make({ kind, sessions, guard, held, maxFrameBytes: settings.maxFrameBytes })
       const { host, port } = yield* transport.listen({
         host: settings.host,
         port: settings.port,
@@ -312,14 +315,14 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
         port,
         url: `http://${host.includes(":") ? `[${host}]` : host}:${port}`,
         sessions: sessions.count,
-        open: ledger.open
+        open: held
       }
     })
   )
 
 /**
  * A server of episodes. At its end nobody is let in any more, every episode ends and its sandboxes are deleted; what isn't
- * proved gone within `shutdownTimeout` is logged, and stands in the ledger.
+ * proved gone within `shutdownTimeout` is logged.
  *
  * @example
  * ```ts
@@ -329,13 +332,11 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
  * import * as Episode from "episode/Episode"
  * import * as OpenEnv from "episode/OpenEnv"
  * import * as NodeTransport from "episode/OpenEnv/NodeTransport"
- * import * as Ledger from "episode/Sandbox/Ledger"
  * import * as Local from "episode/Sandbox/Local"
  *
  * const server = OpenEnv.layer({ maxSessions: 8 }).pipe(
  *   Layer.provide(NodeTransport.layer),
- *   Layer.provide(Episode.layerWithLedger()),
- *   Layer.provide(Ledger.layerMemory),
+ *   Layer.provide(Episode.layer),
  *   Layer.provide(Local.layer())
  * )
  *
@@ -354,7 +355,7 @@ const serving = <E, R>(settings: Settings, environment: () => Effect.Effect<Kind
  */
 export const layer = (
   options: Options = {}
-): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Episode | Ledger | Transport> => {
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Episode | Transport> => {
   const settings = { ...defaults, ...given(options) }
   return serving(
     settings,
@@ -363,7 +364,8 @@ export const layer = (
         task: Option.fromNullable(settings.task),
         columns: new Set(settings.columns),
         maxCommandBytes: settings.maxCommandBytes
-      })
+      }),
+    Episode
   )
 }
 
@@ -404,7 +406,7 @@ export const layer = (
  */
 export const layerTerminus = (
   options: TerminusOptions = {}
-): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Sandboxes | Ledger | Transport> => {
+): Layer.Layer<OpenEnvServer, ListenFailed | TokenRequired | InvalidOptions, Sandboxes | Transport> => {
   const settings = { ...terminusDefaults, ...given(options) }
   return serving(
     settings,
@@ -415,6 +417,7 @@ export const layerTerminus = (
         lifetime: Duration.decode(settings.lifetime),
         commandLimit: Duration.decode(settings.commandLimit),
         outputCap: settings.outputCap
-      })
+      }),
+    Sandboxes
   )
 }

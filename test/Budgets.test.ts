@@ -285,6 +285,27 @@ describe("Budgets.within", () => {
       assert.deepStrictEqual(yield* Ref.get(exit), Exit.fail(new Budgets.BudgetExceeded(own)))
     }))
 
+  it.effect("is a part of its caller's end: what that interrupts is waited for, as long as the limit goes", () =>
+    Effect.gen(function*() {
+      const ending = (duration: Duration.DurationInput) =>
+        Effect.gen(function*() {
+          const wait = Effect.never.pipe(Effect.onInterrupt(() => Effect.sleep(duration)), Budgets.within(own))
+          const fiber = yield* Effect.fork(wait)
+          yield* TestClock.adjust("1 seconds")
+          return yield* Effect.fork(Fiber.interrupt(fiber))
+        })
+      const short = yield* ending("3 seconds")
+      yield* TestClock.adjust(Duration.millis(2999))
+      assert.isTrue(Option.isNone(yield* Fiber.poll(short)))
+      yield* TestClock.adjust(Duration.millis(1))
+      yield* Fiber.join(short)
+      const long = yield* ending("60 seconds")
+      yield* TestClock.adjust(Duration.millis(23_999))
+      assert.isTrue(Option.isNone(yield* Fiber.poll(long)))
+      yield* TestClock.adjust(Duration.millis(1))
+      yield* Fiber.join(long)
+    }))
+
   it.effect("interrupts the effect when its limit or its caller ends it", () =>
     Effect.gen(function*() {
       const interrupted = yield* Ref.make(0)

@@ -20,7 +20,7 @@ import * as Grading from "../Grading.ts"
 import type { Restore } from "../internal/requests.ts"
 import * as Requests from "../internal/requests.ts"
 import { sha256 } from "../internal/sha256.ts"
-import type { Phase } from "../Sandbox.ts"
+import { type Phase, TransportFailed } from "../Sandbox.ts"
 import { call } from "../Sandbox/Call.ts"
 import * as Journal from "../Sandbox/Journal.ts"
 import type { OwnedSandbox } from "../Sandbox/Sandboxes.ts"
@@ -201,7 +201,9 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
     yield* Ref.set(state, { _tag: "Finished", ended: { outcome, receipt } })
     yield* Deferred.succeed(episode.end, { outcome, receipt })
     return outcome
-  })
+  }, (finishing, episode) =>
+    // Whoever waits for the end hears of it, also where a bug came in between.
+    Effect.onError(finishing, (cause) => Deferred.failCause(episode.end, Cause.stripFailures(cause))))
 
   const abort = (episode: Running, ending: Ending & { readonly error: InfrastructureError }) =>
     // What has an error has no score.
@@ -219,7 +221,15 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
           const fault = Option.getOrUndefined(Cause.failureOption(cause))
           const error = yield* abort(
             episode,
-            fault === undefined || fault === "closing"
+            fault === undefined && !Cause.isInterrupted(cause)
+              ? Ending.Failed({
+                error: new TransportFailed({
+                  operation: "create",
+                  ...(yield* lastRequest(episode)),
+                  detail: "a bug in the sandbox provider"
+                })
+              })
+              : fault === undefined || fault === "closing"
               ? Ending.Interrupted({ error: new EpisodeInterrupted(yield* lastRequest(episode)) })
               : Ending.Failed({ error: fault._tag === "BudgetExceeded" ? yield* deadlineExceeded(episode) : fault })
           )

@@ -19,7 +19,6 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import * as Stream from "effect/Stream"
 import { version } from "../internal/version.ts"
-import type { Ledger } from "../Sandbox/Ledger.ts"
 import { LedgerEntry } from "../Sandbox/Ledger.ts"
 import type { Kind } from "./Environment.ts"
 import type { Guard } from "./Guard.ts"
@@ -35,7 +34,7 @@ export interface Options {
   readonly kind: Kind
   readonly sessions: Sessions
   readonly guard: Guard
-  readonly ledger: typeof Ledger.Service
+  readonly held: Effect.Effect<ReadonlyArray<LedgerEntry>>
   readonly maxFrameBytes: number
 }
 
@@ -194,7 +193,7 @@ const ledger = respond(Ledgers)
 export const make = (options: Options): Effect.Effect<{ readonly app: HttpApp.Default }> =>
   Effect.gen(function*() {
     const { kind } = options
-    const open = options.ledger.open
+    const open = options.held
     const body = bodyOf(options.maxFrameBytes)
     const router = yield* pages(kind).pipe(
       HttpRouter.get(

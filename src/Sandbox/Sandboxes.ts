@@ -21,7 +21,14 @@ import type * as Scope from "effect/Scope"
 import type { BudgetExceeded, Deadline } from "../Budgets.ts"
 import { CurrentBudgets, startDeadline, until, within } from "../Budgets.ts"
 import type { CreateFault, Labels, Phase, Role, Sandbox, SandboxId, SandboxSpec } from "../Sandbox.ts"
-import { AllocationUncertain, CleanupUnresolved, SandboxProvider, TransportFailed, Wait } from "../Sandbox.ts"
+import {
+  AllocationUncertain,
+  CleanupUnresolved,
+  ProtocolViolation,
+  SandboxProvider,
+  TransportFailed,
+  Wait
+} from "../Sandbox.ts"
 import { call, callCreate } from "./Call.ts"
 import type { Journal } from "./Journal.ts"
 import { CurrentJournal, ResourceRecord } from "./Journal.ts"
@@ -87,6 +94,8 @@ export interface AcquireOptions {
 export class Sandboxes extends Context.Tag("episode/Sandbox/Sandboxes")<Sandboxes, {
   /** The provider's name. */
   readonly provider: string
+  /** What was acquired here and isn't proved gone, as its ledger has it. */
+  readonly held: Effect.Effect<ReadonlyArray<LedgerEntry>>
   /**
    * Creates a sandbox that lives until it is discarded, at the latest until the scope ends. Its id is in the ledger
    * before anything else is done with it.
@@ -122,7 +131,8 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     const provider = yield* SandboxProvider
     const ledger = yield* Ledger
     const budgets = yield* CurrentBudgets
-    const layerScope = yield* Effect.scope
+    const settling = new Set<Fiber.RuntimeFiber<unknown, unknown>>()
+    yield* Effect.addFinalizer(() => Effect.suspend(() => Fiber.awaitAll([...settling])))
     const pace = yield* makePacer(budgets.allocationPacing ?? provider.allocationPacing)
 
     // Deletion is a request; `inspect` alone is the proof (R5). So what `destroy` says is of no interest here: an error
@@ -154,7 +164,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     }) {
       const { entry, phase, sandboxId } = options
       const attempts = yield* Ref.make(0)
-      yield* ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "deleting" }))
+      yield* noted(ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "deleting" })))
       const deadline = options.deadline ?? (yield* startCleanup)
       const confirmedAt = yield* Ref.update(attempts, (n) => n + 1).pipe(
         Effect.zipRight(deleteAndProve(sandboxId, phase)),
@@ -163,16 +173,16 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
         Effect.option
       )
       const deleteAttempts = yield* Ref.get(attempts)
-      yield* options.record({ deleteAttempts, confirmedAbsentAt: Option.getOrNull(confirmedAt) })
+      yield* noted(options.record({ deleteAttempts, confirmedAbsentAt: Option.getOrNull(confirmedAt) }))
       if (Option.isNone(confirmedAt)) {
-        yield* ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "unresolved" }))
+        yield* noted(ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "unresolved" })))
         return yield* new CleanupUnresolved({
           operation: "destroy",
           phase,
           sandboxes: [{ sandboxId, role: entry.role, attempts: deleteAttempts }]
         })
       }
-      yield* ledger.remove(entry.allocation)
+      yield* noted(ledger.remove(entry.allocation))
       const absent: ConfirmedAbsent = {
         [proof]: true,
         sandboxId,
@@ -183,24 +193,30 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       return absent
     }, Effect.uninterruptible)
 
-    // Its resources are read anew each time: a provider may know them only after the first request.
-    const recordIn = (journal: Journal, sandbox: Sandbox) => (fate: Fate) =>
-      journal.resource(new ResourceRecord({ id: sandbox.id, role: sandbox.role, ...sandbox.resources, ...fate }))
-
-    const own = Effect.fnUntraced(function*(sandbox: Sandbox, entry: LedgerEntry, phase: Phase) {
-      yield* ledger.put(new LedgerEntry({ ...entry, sandboxId: sandbox.id, state: "held" }))
+    const own = Effect.fnUntraced(function*(sandbox: Sandbox, entry: LedgerEntry, phases: AcquireOptions["phases"]) {
       const journal = yield* CurrentJournal
       const record = recordIn(journal, sandbox)
-      yield* record({ deleteAttempts: 0, confirmedAbsentAt: null })
       const absent = yield* Deferred.make<ConfirmedAbsent, CleanupUnresolved>()
-      const once = yield* discard({ entry, sandboxId: sandbox.id, phase, record }).pipe(
+      const once = yield* discard({ entry, sandboxId: sandbox.id, phase: phases.cleanup, record }).pipe(
         // Whoever closes the scope, the deletion belongs to the episode that acquired the sandbox.
         Effect.provideService(CurrentJournal, journal),
         Effect.intoDeferred(absent),
         Effect.once
       )
       // Not `Effect.cached`: that hands on the first caller's fiber refs too, and with them its interruption.
-      return { sandbox, discard: Effect.uninterruptible(Effect.zipRight(once, Deferred.await(absent))) }
+      const owned = { sandbox, discard: Effect.uninterruptible(Effect.zipRight(once, Deferred.await(absent))) }
+      // Before anything that could go wrong. What couldn't be resolved stands in the ledger and in the journal: a finalizer
+      // has nobody to tell.
+      yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))
+      yield* ledger.put(new LedgerEntry({ ...entry, sandboxId: sandbox.id, state: "held" }))
+      yield* Effect.catchAllDefect(record({ deleteAttempts: 0, confirmedAbsentAt: null }), () =>
+        new ProtocolViolation({
+          operation: "create",
+          phase: phases.create,
+          sandboxId: sandbox.id,
+          detail: "what the provider says of the sandbox's resources can't be"
+        }))
+      return owned
     })
 
     // After a create whose effect isn't known: what it made after all, or what carries its label.
@@ -240,7 +256,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
         Effect.orElseSucceed(Option.none)
       )
       if (Option.isNone(found)) {
-        yield* ledger.put(new LedgerEntry({ ...entry, state: "uncertain" }))
+        yield* noted(ledger.put(new LedgerEntry({ ...entry, state: "uncertain" })))
         return false
       }
       yield* discard({ entry, ...found.value, phase, deadline })
@@ -281,19 +297,18 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
             Effect.exit
           )
           if (Exit.isSuccess(exit)) {
-            const owned = yield* own(exit.value, entry, cleanup)
-            // What couldn't be resolved stands in the ledger and in the journal: a finalizer has nobody to tell.
-            yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))
-            return owned
+            return yield* own(exit.value, entry, options.phases)
           }
           const fault = Cause.failureOption(exit.cause)
           if (Option.isNone(fault)) {
             // Interrupted, or a bug of the provider. Nobody waits here for what may still come; the layer's end does.
-            yield* Effect.forkIn(settle(entry, creating, cleanup), layerScope)
+            const settled = yield* Effect.forkDaemon(settle(entry, creating, cleanup))
+            settling.add(settled)
+            settled.addObserver(() => settling.delete(settled))
             return yield* Effect.failCause(exit.cause)
           }
           if (fault.value._tag === "SandboxUnavailable") {
-            yield* ledger.remove(allocation)
+            yield* noted(ledger.remove(allocation))
             return yield* fault.value
           }
           const settled = yield* settle(entry, creating, cleanup)
@@ -316,7 +331,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       )
     })
 
-    return { provider: provider.name, acquire }
+    return { provider: provider.name, held: ledger.open, acquire }
   })
 )
 
@@ -327,6 +342,16 @@ const bugAsFailure = <A, E>(request: Effect.Effect<A, E>): Effect.Effect<A, E | 
       Effect.logWarning("a bug in the sandbox provider, during cleanup", defect),
       Effect.fail("bug" as const)
     ))
+
+// Nor is one in what keeps the books.
+const noted = (write: Effect.Effect<void>): Effect.Effect<void> =>
+  Effect.catchAllDefect(write, (defect) => Effect.logWarning("a sandbox's fate could not be written down", defect))
+
+// Its resources are read anew each time: a provider may know them only after the first request.
+const recordIn = (journal: Journal, sandbox: Sandbox) => (fate: Fate): Effect.Effect<void> =>
+  Effect.suspend(() =>
+    journal.resource(new ResourceRecord({ id: sandbox.id, role: sandbox.role, ...sandbox.resources, ...fate }))
+  )
 
 type Fate = Pick<ResourceRecord, "deleteAttempts" | "confirmedAbsentAt">
 

@@ -1,5 +1,6 @@
 import * as Effect from "effect/Effect"
 import type * as Fiber from "effect/Fiber"
+import * as Option from "effect/Option"
 import * as Runtime from "effect/Runtime"
 
 /**
@@ -10,4 +11,9 @@ import * as Runtime from "effect/Runtime"
  * whoever started it needs no timer and no race: that is what most of the time of a short request went into.
  */
 export const start = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<Fiber.RuntimeFiber<A, E>, never, R> =>
-  Effect.map(Effect.runtime<R>(), (runtime) => Runtime.runFork(runtime)(Effect.interruptible(effect)))
+  Effect.map(
+    Effect.runtime<R>(),
+    (runtime) =>
+      // What it fails with is its starter's to handle, and not an unhandled error.
+      Runtime.runFork(runtime)(Effect.withUnhandledErrorLogLevel(Effect.interruptible(effect), Option.none()))
+  )

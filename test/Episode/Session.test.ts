@@ -1,13 +1,16 @@
 import { assert, describe, it } from "@effect/vitest"
-import { Cause, Clock, Deferred, Effect, Exit, Fiber, Scope } from "effect"
+import { Cause, Clock, Context, Deferred, Effect, Exit, Fiber, Layer, Logger, Scope } from "effect"
 import * as Episode from "../../src/Episode.ts"
 import { finished, submitted } from "../../src/Episode/Observation.ts"
 import type { InfrastructureError, ScoreReason } from "../../src/Episode/Outcome.ts"
 import type { EpisodeReceipt } from "../../src/Episode/Receipt.ts"
 import type { Session } from "../../src/Episode/Session.ts"
+import { SandboxProvider } from "../../src/Sandbox.ts"
 import * as Ledger from "../../src/Sandbox/Ledger.ts"
 import type { Call } from "../../src/Sandbox/Simulated.ts"
+import * as Simulated from "../../src/Sandbox/Simulated.ts"
 import { Fault, World } from "../../src/Sandbox/Simulated.ts"
+import { virtually } from "../virtualTime.ts"
 import type { Candidate, Play, Setting } from "./fixture.ts"
 import { candidates, edit, play, simulated, solution, starter, submission, task } from "./fixture.ts"
 import { failureOf, violations } from "./invariants.ts"
@@ -605,6 +608,132 @@ describe("Episode.run", () => {
         assert.deepStrictEqual(yield* (yield* Ledger.Ledger).open, [])
       })
     ))
+
+  const ended = (log: Array<string>) =>
+    Effect.sleep("3 seconds").pipe(Effect.zipRight(Effect.sync(() => log.push("policy"))))
+
+  it.effect("waits for what a policy does when its window is over, and the deletion doesn't", () =>
+    Effect.gen(function*() {
+      const log: Array<string> = []
+      yield* simulated(
+        { ...latency, onCall: ({ operation }) => Effect.sync(() => operation === "inspect" && log.push("deleted")) },
+        Effect.gen(function*() {
+          const receipt = yield* (yield* Episode.Episode).run(
+            task,
+            () => Effect.onInterrupt(Effect.never, () => ended(log))
+          )
+          assert.strictEqual(scored(receipt), "policy-window-exhausted")
+        })
+      )
+      assert.deepStrictEqual(log, ["deleted", "policy"])
+    }))
+
+  it.effect("waits for what a policy does when it is interrupted, and the deletion doesn't", () =>
+    Effect.gen(function*() {
+      const log: Array<string> = []
+      yield* simulated(
+        { ...latency, onCall: ({ operation }) => Effect.sync(() => operation === "inspect" && log.push("deleted")) },
+        Effect.gen(function*() {
+          const { run } = yield* Episode.Episode
+          const fiber = yield* Effect.fork(run(task, () => Effect.onInterrupt(Effect.never, () => ended(log))))
+          yield* Effect.sleep("5 seconds")
+          yield* Fiber.interrupt(fiber)
+          assert.deepStrictEqual(log, ["deleted", "policy"])
+        })
+      )
+    }))
+
+  it.effect("waits no longer than the control budget for a policy that can't be interrupted", () =>
+    simulated(
+      latency,
+      Effect.gen(function*() {
+        const { run } = yield* Episode.Episode
+        const fiber = yield* Effect.fork(run(task, () => Effect.uninterruptible(Effect.never)))
+        yield* Effect.sleep("5 seconds")
+        const before = yield* Clock.currentTimeMillis
+        yield* Fiber.interrupt(fiber)
+        assert.strictEqual((yield* Clock.currentTimeMillis) - before, 200 + 10_000)
+      })
+    ))
+
+  it.effect("logs a policy's own error that comes after the end, and not the error it was given", () =>
+    Effect.gen(function*() {
+      const logged: Array<unknown> = []
+      const logger = Logger.make(({ message }) => {
+        logged.push(message)
+      })
+      const after = (error: (given: InfrastructureError) => unknown) =>
+        simulated(
+          when("exec", 1, Fault.Malformed()),
+          Effect.gen(function*() {
+            const { record } = yield* Episode.Episode
+            const receipt = yield* record(task, ({ terminal }) => Effect.mapError(terminal("echo"), error))
+            assert.strictEqual(scored(receipt), "ProtocolViolation")
+          })
+        ).pipe(Effect.provide(Logger.replace(Logger.defaultLogger, logger)))
+      yield* after((given) => given)
+      assert.lengthOf(logged, 0)
+      yield* after(() => "no quota left")
+      assert.lengthOf(logged, 1)
+    }))
+
+  it.effect("a bug of the provider comes out as it is, and isn't said to be an interruption", () =>
+    Effect.gen(function*() {
+      const session = yield* simulated(
+        { ...latency, onCall: ({ operation }) => operation === "exec" ? Effect.dieMessage("a bug") : Effect.void },
+        Effect.scoped(Effect.gen(function*() {
+          const session = yield* (yield* Episode.Episode).open
+          yield* session.reset(task)
+          const exit = yield* Effect.exit(session.terminal("echo"))
+          assert.isTrue(Exit.isFailure(exit) && Cause.isDie(exit.cause))
+          return yield* errorOf(session.reward)
+        }))
+      )
+      assert.deepInclude(session, { _tag: "TransportFailed", operation: "exec", phase: "policy" })
+    }))
+
+  it.effect("takes rates as a plain object, and refuses impossible ones when it is made", () =>
+    Effect.gen(function*() {
+      const withRates = (usdPerVcpuSecond: number) =>
+        virtually(
+          Effect.gen(function*() {
+            const { run } = yield* Episode.Episode
+            return yield* run(task, ({ submit }) => submit)
+          }).pipe(
+            Effect.provide(
+              Episode.layerWithLedger({ rates: { usdPerVcpuSecond, usdPerGibSecond: 0, asOf: "2026-11" } }).pipe(
+                Layer.provide(Simulated.layer({ latency: "1 second" })),
+                Layer.provide(Ledger.layerMemory)
+              )
+            ),
+            Effect.exit
+          )
+        )
+      const fine = yield* withRates(1)
+      assert.isAbove(yield* Effect.map(fine, ({ estimatedCostUsd }) => estimatedCostUsd), 1)
+      const wrong = yield* withRates(-1)
+      assert.isTrue(Exit.isFailure(wrong) && Cause.isDie(wrong.cause))
+    }))
+
+  it.effect("has its sandboxes at its own provider, where a program has two", () =>
+    Effect.gen(function*() {
+      const named = (name: string) =>
+        Layer.effect(SandboxProvider, Effect.map(SandboxProvider, (provider) => ({ ...provider, name }))).pipe(
+          Layer.provide(Simulated.layer({ programs: new Map() }))
+        )
+      const provider = Effect.flatMap(Episode.Episode, ({ record }) =>
+        Effect.map(record(task, () => Effect.void), ({ provider }) => provider))
+      class One extends Context.Tag("test/One")<One, string>() {}
+      class Two extends Context.Tag("test/Two")<Two, string>() {}
+      const found = yield* Effect.all([One, Two]).pipe(
+        Effect.provide(Layer.merge(
+          Layer.effect(One, provider).pipe(Layer.provide(Episode.layer), Layer.provide(named("one"))),
+          Layer.effect(Two, provider).pipe(Layer.provide(Episode.layer), Layer.provide(named("two")))
+        )),
+        virtually
+      )
+      assert.deepStrictEqual(found, ["one", "two"])
+    }))
 
   it.effect("many at once share nothing", () =>
     simulated(

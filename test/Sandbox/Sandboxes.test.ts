@@ -1,6 +1,7 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Clock, Context, DateTime, Duration, Effect, Exit, Fiber, Layer, Scope } from "effect"
 import * as Budgets from "../../src/Budgets.ts"
+import { SandboxProvider, type SandboxSpec } from "../../src/Sandbox.ts"
 import * as Ledger from "../../src/Sandbox/Ledger.ts"
 import type { AcquireOptions } from "../../src/Sandbox/Sandboxes.ts"
 import * as Sandboxes from "../../src/Sandbox/Sandboxes.ts"
@@ -402,5 +403,65 @@ describe("pacing", () => {
         assert.deepInclude(error, { _tag: "BudgetExceeded", budget: "episodeDeadline" })
         assert.strictEqual((yield* startsOf("create")).length, 1)
         assert.strictEqual((yield* states).length, 1)
+      })))
+})
+
+describe("what goes wrong beside a sandbox leaves none", () => {
+  const dying = (state: Ledger.LedgerEntry["state"]) =>
+    Effect.map(Ledger.Ledger, (ledger): Context.Tag.Service<Ledger.Ledger> => ({
+      ...ledger,
+      put: (entry) => entry.state === state ? Effect.dieMessage("the disk is full") : ledger.put(entry)
+    }))
+
+  const acquiring = Effect.scoped(Effect.flatMap(Sandboxes.Sandboxes, ({ acquire }) => acquire(options)))
+
+  it.effect.each(["held", "deleting"] as const)("a ledger that dies at %s", (state) =>
+    virtually(
+      Effect.gen(function*() {
+        const exit = yield* Effect.exit(acquiring).pipe(
+          Effect.provide(Layer.provide(Layer.fresh(Sandboxes.layer), Layer.effect(Ledger.Ledger, dying(state))))
+        )
+        // What is used has to be written down; that it is deleted doesn't depend on that.
+        assert.strictEqual(Exit.isSuccess(exit), state === "deleting")
+        assert.strictEqual(yield* running, 0)
+        assert.lengthOf(yield* startsOf("destroy"), 1)
+        assert.deepStrictEqual(yield* states, [])
+      }).pipe(Effect.provide(Layer.merge(Simulated.layer(), Ledger.layerMemory)))
+    ))
+
+  it.effect("a provider whose sandboxes have resources that can't be", () =>
+    virtually(
+      Effect.gen(function*() {
+        const wrong = Layer.effect(
+          SandboxProvider,
+          Effect.map(SandboxProvider, (provider) => ({
+            ...provider,
+            create: (spec: SandboxSpec) =>
+              Effect.map(provider.create(spec), (sandbox) => ({
+                ...sandbox,
+                resources: { ...sandbox.resources, templateId: "" }
+              }))
+          }))
+        )
+        const error = yield* Effect.flip(acquiring).pipe(
+          Effect.provide(Layer.provide(Layer.fresh(Sandboxes.layer), wrong))
+        )
+        assert.strictEqual(error._tag, "ProtocolViolation")
+        assert.include(error.message, "sim-1")
+        assert.strictEqual(yield* running, 0)
+        assert.deepStrictEqual(yield* states, [])
+      }).pipe(Effect.provide(Layer.merge(Simulated.layer(), Ledger.layerMemory)))
+    ))
+
+  it.effect("an acquisition that goes on after the layer's end, and is interrupted", () =>
+    over({}, ({ acquire }, close) =>
+      Effect.gen(function*() {
+        const fiber = yield* Effect.forkDaemon(Effect.scoped(acquire(options)))
+        yield* Effect.sleep("50 millis")
+        yield* close
+        yield* Fiber.interrupt(fiber)
+        yield* Effect.sleep("1 second")
+        assert.strictEqual(yield* running, 0)
+        assert.deepStrictEqual(yield* states, [])
       })))
 })
