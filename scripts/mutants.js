@@ -69,7 +69,7 @@ const mutants = [
   {
     name: "R8 the reaper: what an interrupted create brings is kept",
     file: sandboxes,
-    find: "            yield* Effect.forkIn(settle(entry, creating, cleanup), layerScope)\n",
+    find: "            const settled = yield* Effect.forkDaemon(settle(entry, creating, cleanup))\n            settling.add(settled)\n            settled.addObserver(() => settling.delete(settled))\n",
     replace: "",
     tests: ownership
   },
@@ -83,7 +83,7 @@ const mutants = [
   {
     name: "R8 the finalizer: a sandbox outlives its scope",
     file: sandboxes,
-    find: "            yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))\n",
+    find: "      yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))\n",
     replace: "",
     tests: [...ownership, ...episodes]
   },
