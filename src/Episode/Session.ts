@@ -221,7 +221,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
           const fault = Option.getOrUndefined(Cause.failureOption(cause))
           const error = yield* abort(
             episode,
-            fault === undefined && !Cause.isInterrupted(cause)
+            fault === undefined && Cause.isDie(cause)
               ? Ending.Failed({
                 error: new TransportFailed({
                   operation: "create",

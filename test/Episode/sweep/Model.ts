@@ -93,7 +93,7 @@ export const expected = (call: CallRecord, fault: Fault): Expected => {
     case "NotDone":
       return asUsual
     case "Dies":
-      return { error: "EpisodeInterrupted", dies: true, uncertain: creates && !fault.effect }
+      return { error: "TransportFailed", dies: true, uncertain: creates && !fault.effect }
   }
 }
 
