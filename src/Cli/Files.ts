@@ -10,7 +10,7 @@ import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
 import { Receipt } from "../Episode/Receipt.ts"
 import * as Report from "../Task/Report.ts"
-import { Usage } from "./Exit.ts"
+import { NotReady, Usage } from "./Exit.ts"
 
 const because = (error: PlatformError): string => {
   switch (error._tag === "SystemError" ? error.reason : error._tag) {
@@ -81,9 +81,14 @@ export const receiptWriter = Effect.fnUntraced(function*(path: Option.Option<str
       return yield* new Usage({ message: `${target}: there is something that isn't a regular file` })
     }
   }
+  const partial = `${target}.partial`
   return (json: string) =>
-    failed(
-      Effect.zipRight(fs.writeFileString(`${target}.partial`, `${json}\n`), fs.rename(`${target}.partial`, target))
+    Effect.zipRight(fs.writeFileString(partial, `${json}\n`), fs.rename(partial, target)).pipe(
+      Effect.tapError(() => Effect.ignore(fs.remove(partial, { force: true }))),
+      // The episode has been: the command was given well, and it is the machine that lacks something.
+      Effect.mapError((error) =>
+        new NotReady({ message: `${target}: the receipt could not be written: ${error.description ?? because(error)}` })
+      )
     )
 })
 

@@ -268,6 +268,17 @@ describe("episode", () => {
       assert.include(stdout, "\\x1b]0;owned\\x07\\x1b[2J\\r\\x9b\\u202e\\x1b[31mred")
     })))
 
+  it.live("says that it can't start where there are too few descriptors", () =>
+    Effect.scoped(Effect.gen(function*() {
+      const own = yield* directory
+      const { code, stderr, stdout } = yield* runProgram(
+        ["bash", "-c", `ulimit -n 24; exec '${process.execPath}' '${bin}' demo`],
+        { env: environment(own) }
+      )
+      assert.deepStrictEqual([code, stdout], [3, ""], stderr)
+      assert.match(stderr, /^episode: it can't start here: EMFILE: too many open files, .*\n$/)
+    })))
+
   const outputs: ReadonlyArray<readonly [command: string, output: string]> = [
     // A reader that leaves, of one stream or of both; an output that is full.
     ["demo", "| head -n 1 >/dev/null"],
