@@ -8,6 +8,8 @@
  * @since 0.1.0
  */
 import * as Socket from "@effect/platform/Socket"
+import * as Url from "@effect/platform/Url"
+import * as Cause from "effect/Cause"
 import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -48,13 +50,23 @@ export class ConnectionLost extends Schema.TaggedError<ConnectionLost>("episode/
   "ConnectionLost",
   {
     request: Request,
+    /** Only of one that is lost it isn't known what a request did: otherwise there has never been a connection. */
+    reason: Schema.Literal("invalid-url", "unreachable", "refused", "lost"),
     /** The HTTP status of a server that answered the handshake with a refusal, where it is known. */
-    status: Schema.optionalWith(Schema.Int, { exact: true })
+    status: Schema.optionalWith(Schema.Int, { exact: true }),
+    /** What is known of why, such as the operating system's code. Nothing of what was sent or of a URL but its host. */
+    detail: Schema.optionalWith(Schema.String, { exact: true })
   }
 ) {
   override get message(): string {
-    return `the connection to the environment was lost (${this.request}`
-      + (this.status === undefined ? ")" : `, HTTP ${this.status})`)
+    const what = {
+      "invalid-url": "the URL of the environment can't be used",
+      unreachable: "couldn't connect to the environment",
+      refused: "the server of the environment refused the connection",
+      lost: "the connection to the environment was lost"
+    }[this.reason]
+    const status = this.status === undefined ? "" : `, HTTP ${this.status}`
+    return `${what} (${this.request}${status})` + (this.detail === undefined ? "" : `: ${this.detail}`)
   }
 }
 
@@ -152,7 +164,7 @@ export interface Client {
  * @category models
  */
 export interface Options {
-  /** The base URL, with `http`, `https`, `ws` or `wss`; the session is opened at `/ws` under it. */
+  /** The base URL, with `http`, `https`, `ws` or `wss` and no fragment; the session is opened at `/ws` under it. */
   readonly url: string
   /** A session that was made with `openenv/session/create`. Default: one that ends with the socket. */
   readonly sessionId?: string | undefined
@@ -188,16 +200,71 @@ const maxMessage = 4096
 const isFinal = (code: string): boolean =>
   code === "CAPACITY_REACHED" || code === "FACTORY_ERROR" || code === "SESSION_ERROR"
 
-const urlOf = ({ sessionId, url }: Options): string =>
-  `${url.replace(/^http/, "ws").replace(/\/+$/, "")}/ws`
-  + (sessionId === undefined ? "" : `?session_id=${encodeURIComponent(sessionId)}`)
+const protocols: Readonly<Record<string, string>> = { "http:": "ws:", "https:": "wss:", "ws:": "ws:", "wss:": "wss:" }
+
+// What is wrong with a URL is said without it: it may hold a password.
+const invalidUrl = (detail: string) => new ConnectionLost({ request: "connect", reason: "invalid-url", detail })
+
+const urlOf = ({ sessionId, url }: Options): Either.Either<URL, ConnectionLost> =>
+  Either.flatMap(Either.mapLeft(Url.fromString(url), () => invalidUrl("it isn't an absolute URL")), (parsed) => {
+    const protocol = protocols[parsed.protocol]
+    if (protocol === undefined) {
+      return Either.left(invalidUrl("it is none with http, https, ws or wss"))
+    }
+    if (url.includes("#")) {
+      return Either.left(invalidUrl("it has a fragment"))
+    }
+    parsed.protocol = protocol
+    parsed.pathname = `${parsed.pathname.replace(/\/+$/, "")}/ws`
+    if (sessionId !== undefined) {
+      const session = new URLSearchParams({ session_id: sessionId })
+      parsed.search = parsed.search === "" ? `?${session}` : `${parsed.search}&${session}`
+    }
+    return Either.right(parsed)
+  })
+
+/** Why there is no connection, as far as it can be told to anybody. */
+interface Ending {
+  readonly status?: number
+  readonly detail?: string
+}
+
+const overdue: Ending = { detail: "no answer in time" }
+
+// Events hold the whole socket, with the headers it was opened with: of them nothing is told but this.
+const textOf = (event: unknown): string => Predicate.hasProperty(event, "message") ? String(event.message) : ""
+
+const codeOf = (error: unknown): string | undefined =>
+  Predicate.hasProperty(error, "code") && /^[A-Z][A-Z0-9_]{1,60}$/.test(String(error.code))
+    ? String(error.code)
+    : undefined
 
 // Node's `ws` has the status in a text alone, and browsers have none.
-const statusOf = (error: Socket.SocketError): { readonly status?: number } => {
-  const text = error.reason === "Open" && Predicate.hasProperty(error.cause, "message") ? error.cause.message : ""
-  const [, status] = /^Unexpected server response: ([0-9]{3})$/.exec(String(text)) ?? []
-  return status === undefined ? {} : { status: Number(status) }
+const endingOf = (error: Socket.SocketError): Ending => {
+  switch (error.reason) {
+    case "Close":
+      return { detail: error.code === 1006 ? "it broke off" : `the server closed it with code ${error.code}` }
+    case "OpenTimeout":
+      return overdue
+    default: {
+      const [, status] = /^Unexpected server response: ([0-9]{3})$/.exec(textOf(error.cause)) ?? []
+      const code = Predicate.hasProperty(error.cause, "error") ? codeOf(error.cause.error) : undefined
+      return status === undefined ? code === undefined ? {} : { detail: code } : { status: Number(status) }
+    }
+  }
 }
+
+const unexpected = (text: string) => Effect.logDebug("the WebSocket of an OpenEnv client failed", text)
+
+const unconnected = ({ detail, status }: Ending, host: string): ConnectionLost =>
+  new ConnectionLost({
+    request: "connect",
+    ...(status === undefined ? { reason: "unreachable" } : { reason: "refused", status }),
+    detail: detail === undefined ? host : `${detail} (${host})`
+  })
+
+const lost = (request: Request, { detail }: Ending): ConnectionLost =>
+  new ConnectionLost({ request, reason: "lost", ...(detail === undefined ? {} : { detail }) })
 
 const observed = ({ done, metadata, observation, reward }: Wire.StepResult): Observed => {
   const nested = observation["metadata"]
@@ -223,24 +290,48 @@ export const connect = (
   Effect.gen(function*() {
     const replyTimeout = Duration.decode(options.replyTimeout ?? Duration.seconds(60))
     const connectTimeout = Duration.decode(options.connectTimeout ?? Duration.seconds(10))
-    const socket = yield* Socket.makeWebSocket(urlOf(options), { openTimeout: connectTimeout })
+    const { host, href } = yield* urlOf(options)
+    const socket = yield* Socket.makeWebSocket(href, { openTimeout: connectTimeout, closeCodeIsError: () => true })
     const write = yield* socket.writer
     const opened = yield* Deferred.make<void, ConnectionLost>()
     // More than one frame that isn't due is as wrong as one, so the rest needn't be kept.
     const inbox = yield* Mailbox.make<string | Uint8Array>({ capacity: 4, strategy: "dropping" })
-    const lost = (more: { readonly status?: number } = {}) => new ConnectionLost({ request: "connect", ...more })
-    const closed = yield* Deferred.make<void>()
+    const closed = yield* Deferred.make<Ending>()
     const reading = yield* socket.runRaw((message) => Effect.asVoid(inbox.offer(message)), {
       onOpen: Effect.asVoid(Deferred.succeed(opened, undefined))
     }).pipe(
-      Effect.match({ onSuccess: () => lost(), onFailure: (error) => lost(statusOf(error)) }),
-      Effect.catchAllCause(() => Effect.succeed(lost())),
-      Effect.flatMap((error) => Effect.zipRight(inbox.end, Deferred.fail(opened, error))),
-      Effect.ensuring(Deferred.succeed(closed, undefined)),
+      Effect.matchCauseEffect({
+        onSuccess: () => Effect.succeed<Ending>({}),
+        onFailure: (cause) =>
+          Either.match(Cause.failureOrCause(cause), {
+            onLeft: (error) => {
+              const ending = endingOf(error)
+              return ending.detail === undefined && ending.status === undefined
+                ? Effect.as(unexpected(error.reason === "Close" ? "" : textOf(error.cause)), ending)
+                : Effect.succeed(ending)
+            },
+            // Such as headers that can't be sent.
+            onRight: (bug) =>
+              Effect.as(
+                unexpected(Cause.pretty(bug)),
+                Option.match(Option.flatMapNullable(Cause.dieOption(bug), codeOf), {
+                  onNone: (): Ending => ({}),
+                  onSome: (detail): Ending => ({ detail })
+                })
+              )
+          })
+      }),
+      Effect.tap((ending) =>
+        Deferred.succeed(closed, ending).pipe(
+          Effect.zipRight(inbox.end),
+          Effect.zipRight(Deferred.fail(opened, unconnected(ending, host)))
+        )
+      ),
+      Effect.ensuring(Deferred.succeed(closed, {})),
       Effect.forkScoped
     )
     yield* Deferred.await(opened).pipe(
-      Effect.timeoutFail({ duration: connectTimeout, onTimeout: () => lost() })
+      Effect.timeoutFail({ duration: connectTimeout, onTimeout: () => unconnected(overdue, host) })
     )
 
     const turn = yield* Effect.makeSemaphore(1)
@@ -264,9 +355,11 @@ export const connect = (
         ...(data.errors === undefined ? {} : { errors: data.errors.slice(0, maxErrors) })
       })
 
+    const gone = (request: Request) => Effect.flatMap(Deferred.await(closed), (ending) => lost(request, ending))
+
     const take = (request: Request) =>
       Effect.flatMap(
-        Effect.mapError(inbox.take, () => new ConnectionLost({ request })),
+        Effect.catchAll(inbox.take, () => gone(request)),
         (message) => read(request, message)
       )
 
@@ -288,9 +381,9 @@ export const connect = (
           encode({ type: request, ...(data === undefined ? {} : { data }) }),
           () => new ProtocolViolation({ request, detail: "what was given can't be written as JSON" })
         )
-        yield* Effect.mapError(write(text), () => new ConnectionLost({ request })).pipe(
+        yield* Effect.mapError(write(text), (error) => lost(request, endingOf(error))).pipe(
           // On a socket that is closed a write waits for it to be opened again, which it never is.
-          Effect.raceFirst(Effect.zipRight(Deferred.await(closed), new ConnectionLost({ request })))
+          Effect.raceFirst(gone(request))
         )
         const frame = yield* take(request)
         return frame.type === "error" ? yield* refusal(request, frame) : frame

@@ -185,9 +185,12 @@ const serve = (
     Effect.delay(options.pingInterval),
     Effect.forever
   )
+  // A peer that doesn't read isn't waited for, now that nobody asks for its sign of life.
+  const sayAtLast = (text: string) =>
+    Effect.asVoid(Effect.timeoutOption(Effect.ignore(peer.send(text)), options.pingTimeout))
   return session.pipe(
     Effect.matchEffect({
-      onFailure: (failure) => peer.send(protocol.refusal(failure)),
+      onFailure: (failure) => sayAtLast(protocol.refusal(failure)),
       onSuccess: (held) =>
         firstOf([
           talk(held),
@@ -201,7 +204,7 @@ const serve = (
     Effect.catchAll(() => Effect.void),
     Effect.catchAllDefect((defect) =>
       Effect.logError("a bug in the OpenEnv server; the session is ended", defect).pipe(
-        Effect.zipRight(Effect.ignore(peer.send(protocol.bug)))
+        Effect.zipRight(sayAtLast(protocol.bug))
       )
     )
   )

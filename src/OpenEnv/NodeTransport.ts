@@ -12,8 +12,10 @@ import * as Deferred from "effect/Deferred"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Exit from "effect/Exit"
+import * as FiberId from "effect/FiberId"
 import * as FiberSet from "effect/FiberSet"
 import * as Layer from "effect/Layer"
+import * as Option from "effect/Option"
 import * as Http from "node:http"
 import type { Duplex } from "node:stream"
 import * as WS from "ws"
@@ -40,24 +42,36 @@ const closeCodes = { normal: 1000, goingAway: 1001, policyViolation: 1008 } as c
 // sockets
 // ----------------------------------------------------------------------------
 
-const makePeer = Effect.fnUntraced(function*(socket: WS.WebSocket, maxWaitingBytes: number) {
-  const gone = yield* Deferred.make<void>()
+// At once, and not in a fiber's own time: what came in the handshake's packet is read right after it.
+const makePeer = (socket: WS.WebSocket, maxWaitingBytes: number): Peer => {
+  const gone = Deferred.unsafeMake<void>(FiberId.none)
   const waiting: Array<string | Uint8Array> = []
   let waitingBytes = 0
-  let take: ((message: string | Uint8Array) => void) | undefined
-  const leave = () => Deferred.unsafeDone(gone, Effect.void)
+  let hasLeft = false
+  let take: ((message: Effect.Effect<string | Uint8Array, PeerGone>) => void) | undefined
+  // Nobody is answered any more, so nothing more is kept.
+  const leave = () => {
+    hasLeft = true
+    waiting.length = 0
+    take?.(new PeerGone())
+    Deferred.unsafeDone(gone, Effect.void)
+  }
 
   socket.on("message", (data, isBinary) => {
+    if (hasLeft) {
+      return
+    }
     // One buffer: `ws` gives others only where its `binaryType` asks for them.
     const buffer = Buffer.isBuffer(data) ? data : Buffer.alloc(0)
     const message = isBinary ? buffer : buffer.toString("utf8")
     if (take !== undefined) {
-      take(message)
+      take(Effect.succeed(message))
       return
     }
     waiting.push(message)
     waitingBytes += buffer.length
     if (waiting.length > maxWaiting || waitingBytes > maxWaitingBytes) {
+      // It goes on reading, for the answer to the close; `ws` cuts off who gives none.
       socket.close(closeCodes.policyViolation, "one request at a time")
       leave()
     }
@@ -66,14 +80,18 @@ const makePeer = Effect.fnUntraced(function*(socket: WS.WebSocket, maxWaitingByt
   // A frame that is too large, or isn't one. It closes the socket, which is told above.
   socket.on("error", () => {})
 
-  const peer: Peer = {
+  return {
     gone: Deferred.await(gone),
     receive: Effect.async((resume) => {
       const message = waiting.shift()
       if (message === undefined) {
+        if (hasLeft) {
+          resume(new PeerGone())
+          return undefined
+        }
         take = (message) => {
           take = undefined
-          resume(Effect.succeed(message))
+          resume(message)
         }
         return Effect.sync(() => {
           take = undefined
@@ -109,8 +127,7 @@ const makePeer = Effect.fnUntraced(function*(socket: WS.WebSocket, maxWaitingByt
         Effect.ensuring(Effect.sync(() => socket.terminate()))
       )
   }
-  return peer
-})
+}
 
 // ----------------------------------------------------------------------------
 // handshakes
@@ -121,64 +138,100 @@ const toHandshake = ({ headers, url }: Http.IncomingMessage): Handshake => ({
   headers: { host: headers.host, origin: headers.origin, authorization: headers.authorization }
 })
 
-const refuse = (socket: Duplex, status: number) =>
-  Effect.sync(() => {
-    socket.end(
+// A peer may keep its side open for ever, and has shown no token yet: it isn't waited for.
+const ended = (stream: Duplex) =>
+  Effect.async<void>((resume) => {
+    if (stream.destroyed) {
+      resume(Effect.void)
+    } else {
+      stream.once("close", () => resume(Effect.void))
+    }
+  }).pipe(Effect.timeoutOption(closeTimeout))
+
+const refuse = (stream: Duplex, status: number) =>
+  Effect.suspend(() => {
+    stream.end(
       `HTTP/1.1 ${status} ${Http.STATUS_CODES[status]}\r\nconnection: close\r\ncontent-length: 0\r\n`
-        + (status === 401 ? "www-authenticate: Basic realm=\"episode\"\r\n\r\n" : "\r\n")
+        + (status === 401 ? "www-authenticate: Basic realm=\"episode\"\r\n\r\n" : "\r\n"),
+      () => stream.destroy()
     )
+    return ended(stream)
   })
 
 const upgrade =
   (sockets: WS.WebSocketServer, options: ListenOptions) =>
-  (request: Http.IncomingMessage, stream: Duplex, head: Buffer): Effect.Effect<void> =>
-    Effect.flatMap(
-      options.handshake(toHandshake(request)),
-      (answer) =>
-        answer._tag === "Refuse" ? refuse(stream, answer.status) : Effect.async<WS.WebSocket>((resume) => {
-          // It answers a handshake that isn't one by itself, and then the stream is closed.
-          sockets.handleUpgrade(request, stream, head, (socket) => resume(Effect.succeed(socket)))
-          stream.once("close", () => resume(Effect.interrupt))
-        }).pipe(
-          Effect.flatMap((socket) => makePeer(socket, options.maxFrameBytes)),
-          Effect.flatMap((peer) =>
-            Effect.onExit(answer.serve(peer), (exit) =>
+  (request: Http.IncomingMessage, stream: Duplex, head: Buffer): Effect.Effect<void> => {
+    // None where it isn't a handshake after all: `ws` answers that by itself, and ends the stream.
+    const accept = Effect.sync(() => {
+      let accepted: Option.Option<Peer> = Option.none()
+      sockets.handleUpgrade(request, stream, head, (socket) => {
+        accepted = Option.some(makePeer(socket, options.maxFrameBytes))
+      })
+      return accepted
+    })
+    const serving = (serve: (peer: Peer) => Effect.Effect<void>) =>
+      Effect.acquireUseRelease(
+        accept,
+        Option.match({ onNone: () => ended(stream), onSome: serve }),
+        (accepted, exit) =>
+          Option.match(accepted, {
+            onNone: () => Effect.void,
+            onSome: (peer) =>
               Exit.isInterrupted(exit)
                 ? peer.close(closeCodes.goingAway, "the server is stopping")
-                : peer.close(closeCodes.normal, ""))
-          )
-        )
+                : peer.close(closeCodes.normal, "")
+          })
+      )
+    return Effect.flatMap(
+      options.handshake(toHandshake(request)),
+      (answer) => answer._tag === "Refuse" ? refuse(stream, answer.status) : Effect.asVoid(serving(answer.serve))
+    ).pipe(
+      Effect.catchAllDefect((defect) => Effect.logError("a bug in the OpenEnv server; the socket is closed", defect)),
+      // The HTTP server has given the stream away, so it is nobody's after this.
+      Effect.ensuring(Effect.sync(() => stream.destroy()))
     )
+  }
 
 // ----------------------------------------------------------------------------
 // the server
 // ----------------------------------------------------------------------------
 
+const stop = (server: Http.Server) => {
+  server.close()
+  server.closeAllConnections()
+}
+
+const closed = (server: Http.Server) =>
+  Effect.async<void>((resume) => {
+    server.once("close", () => resume(Effect.void))
+    stop(server)
+  })
+
 const listen = Effect.fnUntraced(function*(options: ListenOptions) {
   const { host, port } = options
-  const server = Http.createServer({
-    headersTimeout: headersMillis,
-    requestTimeout: requestMillis,
-    connectionsCheckingInterval: checkMillis
-  })
-  yield* Effect.async<void, ListenFailed>((resume) => {
-    server.once("error", (error: NodeJS.ErrnoException) => {
-      resume(listenFailed(host, port, error.code))
-    })
-    server.listen({ host, port }, () => resume(Effect.void))
-  })
-  const ended = yield* Deferred.make<void>()
-  server.on("close", () => Deferred.unsafeDone(ended, Effect.void))
+  const tried = yield* Deferred.make<void, ListenFailed>()
   // From the bottom up: nobody is let in, the sockets are ended, and then there is nothing left to wait for.
-  yield* Effect.addFinalizer(() => Effect.timeoutOption(Effect.interruptible(Deferred.await(ended)), closeTimeout))
+  const server = yield* Effect.acquireRelease(
+    Effect.sync(() =>
+      Http.createServer({
+        headersTimeout: headersMillis,
+        requestTimeout: requestMillis,
+        connectionsCheckingInterval: checkMillis
+      })
+    ),
+    (server) => Effect.timeoutOption(Effect.interruptible(closed(server)), closeTimeout)
+  )
   const run = yield* FiberSet.makeRuntime<never>()
   const handle = yield* NodeHttpServer.makeHandler(options.http)
-  const sockets = new WS.WebSocketServer({
+  const settings = {
     noServer: true,
     clientTracking: false,
     maxPayload: options.maxFrameBytes,
-    perMessageDeflate: false
-  })
+    perMessageDeflate: false,
+    // The types don't know it yet. By default a peer may go on sending for half a minute after it was told to stop.
+    closeTimeout: Duration.toMillis(closeTimeout)
+  }
+  const sockets = new WS.WebSocketServer(settings)
   const onUpgrade = upgrade(sockets, options)
   server.on("request", handle)
   server.on("upgrade", (request, stream, head) => {
@@ -186,12 +239,24 @@ const listen = Effect.fnUntraced(function*(options: ListenOptions) {
     stream.on("error", () => {})
     run(onUpgrade(request, stream, head))
   })
-  yield* Effect.addFinalizer(() =>
-    Effect.sync(() => {
-      server.close()
-      server.closeAllConnections()
-    })
+  // For as long as there is a server: without a listener an error would end the program.
+  server.on("error", (error: NodeJS.ErrnoException) => {
+    if (server.listening) {
+      run(Effect.logWarning("the OpenEnv server couldn't take a connection", error))
+    } else {
+      Deferred.unsafeDone(tried, listenFailed(host, port, error.code))
+    }
+  })
+  yield* Effect.acquireRelease(
+    Effect.sync(() => server.listen({ host, port }, () => Deferred.unsafeDone(tried, Effect.void))),
+    () =>
+      Effect.sync(() => {
+        // One that still looks up its address: not every Node forgets about it then.
+        server.once("listening", () => stop(server))
+        stop(server)
+      })
   )
+  yield* Deferred.await(tried)
   const address = server.address()
   return { host, port: typeof address === "object" && address !== null ? address.port : port } satisfies Listening
 })
@@ -226,7 +291,12 @@ export const layerWebSocketConstructor = (options: {
       // Otherwise a server that doesn't answer a close keeps a program from its end for half a minute.
       closeTimeout: Duration.toMillis(closeTimeout)
     }
-    return (url, protocols) =>
+    return (url, protocols) => {
+      const socket = new WS.WebSocket(url, protocols, settings)
+      // The platform's own listener comes later and hears one error: without another, that of a socket which is closed
+      // while it connects could end the program.
+      socket.on("error", () => {})
       // It has all that the platform uses of a browser's WebSocket; the types differ in the events' details.
-      new WS.WebSocket(url, protocols, settings) as unknown as globalThis.WebSocket
+      return socket as unknown as globalThis.WebSocket
+    }
   })

@@ -144,6 +144,10 @@ export const make = Effect.fnUntraced(function*(options: Options) {
     return Effect.void
   })
 
+  const givePlace = Effect.sync(() => {
+    taken -= 1
+  })
+
   const touch = (entry: Entry) =>
     Effect.map(Clock.currentTimeMillis, (now) => {
       entry.usedAt = now
@@ -152,14 +156,18 @@ export const make = Effect.fnUntraced(function*(options: Options) {
   const start = Effect.fnUntraced(function*(attached: boolean) {
     yield* takePlace
     const own = yield* Scope.make()
-    const environment = yield* Scope.extend(options.kind.open, own)
+    const environment = yield* Scope.extend(options.kind.open, own).pipe(
+      // It has no failures, but a bug of an environment's may not cost the server a place.
+      Effect.onError((cause) => Effect.ensuring(Scope.close(own, Exit.failCause(cause)), givePlace))
+    )
     const ending = yield* Deferred.make<void>()
     const id = yield* Effect.sync(() => globalThis.crypto.randomUUID())
     const end = yield* Scope.close(own, Exit.void).pipe(
-      Effect.ensuring(Effect.sync(() => {
-        entries.delete(id)
-        taken -= 1
-      })),
+      // Whoever waits for the end has no part in it, and the end of the server waits for the others as well.
+      Effect.catchAllDefect((defect) =>
+        Effect.logError("a bug in the OpenEnv server, at the end of a session", defect)
+      ),
+      Effect.ensuring(Effect.zipRight(Effect.sync(() => entries.delete(id)), givePlace)),
       Effect.intoDeferred(ending),
       // In the background, so that nobody is held up and nobody's interruption reaches it. The end of the server waits.
       Effect.forkDaemon,

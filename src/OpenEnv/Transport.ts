@@ -26,14 +26,16 @@ export class PeerGone extends Schema.TaggedError<PeerGone>("episode/OpenEnv/Peer
 export class ListenFailed extends Schema.TaggedError<ListenFailed>("episode/OpenEnv/ListenFailed")("ListenFailed", {
   host: Schema.String,
   port: Schema.Int,
-  reason: Schema.Literal("in-use", "not-permitted", "no-such-address", "other")
+  reason: Schema.Literal("in-use", "not-permitted", "no-such-address", "other"),
+  /** The operating system's name for it, where that is all there is to say. */
+  code: Schema.optionalWith(Schema.String, { exact: true })
 }) {
   override get message(): string {
     const why = {
       "in-use": "something else listens there; choose another port, or 0 for a free one",
       "not-permitted": "that needs rights that this program hasn't got; choose a port above 1023",
       "no-such-address": "this machine has no such address",
-      "other": "the operating system refused"
+      "other": `the operating system refused${this.code === undefined ? "" : ` (${this.code})`}`
     }[this.reason]
     return `can't listen on ${this.host}:${this.port}: ${why}`
   }
@@ -43,6 +45,7 @@ const reasons: Readonly<Record<string, ListenFailed["reason"]>> = {
   EADDRINUSE: "in-use",
   EACCES: "not-permitted",
   EADDRNOTAVAIL: "no-such-address",
+  EAFNOSUPPORT: "no-such-address",
   ENOTFOUND: "no-such-address",
   EAI_AGAIN: "no-such-address"
 }
@@ -53,8 +56,10 @@ const reasons: Readonly<Record<string, ListenFailed["reason"]>> = {
  * @since 0.1.0
  * @category errors
  */
-export const listenFailed = (host: string, port: number, code: unknown): ListenFailed =>
-  new ListenFailed({ host, port, reason: reasons[String(code)] ?? "other" })
+export const listenFailed = (host: string, port: number, code: unknown): ListenFailed => {
+  const reason = reasons[String(code)] ?? "other"
+  return new ListenFailed({ host, port, reason, ...(reason === "other" && typeof code === "string" ? { code } : {}) })
+}
 
 /**
  * One WebSocket, as the server sees it.

@@ -1,11 +1,31 @@
+import { Socket } from "@effect/platform"
 import { assert, describe, it } from "@effect/vitest"
-import { Deferred, Effect, Fiber, Layer, Redacted, Schedule, Schema, type Scope } from "effect"
+import {
+  Deferred,
+  Duration,
+  Effect,
+  Either,
+  Exit,
+  Fiber,
+  Layer,
+  Logger,
+  LogLevel,
+  Option,
+  Redacted,
+  Schedule,
+  Schema,
+  Scope,
+  TestClock
+} from "effect"
 import { subscribe, unsubscribe } from "node:diagnostics_channel"
 import * as net from "node:net"
 import { WebSocket } from "ws"
 import * as OpenEnv from "../../src/OpenEnv.ts"
 import * as Client from "../../src/OpenEnv/Client.ts"
+import * as Connection from "../../src/OpenEnv/Connection.ts"
+import type { Environment, Kind } from "../../src/OpenEnv/Environment.ts"
 import * as NodeTransport from "../../src/OpenEnv/NodeTransport.ts"
+import * as Sessions from "../../src/OpenEnv/Sessions.ts"
 import type { Peer } from "../../src/OpenEnv/Transport.ts"
 import { Transport } from "../../src/OpenEnv/Transport.ts"
 import { World } from "../../src/Sandbox/Simulated.ts"
@@ -468,11 +488,146 @@ describe("the client", () => {
     )
   })
 
-  it.live("says so when there is nobody", () =>
-    Effect.scoped(Effect.gen(function*() {
-      const error = yield* Effect.flip(connect({ url: "ws://127.0.0.1:1" }))
-      assert.deepInclude(error, { _tag: "ConnectionLost", request: "connect" })
-    })))
+  it.scopedLive("says so when there is nobody", () =>
+    Effect.gen(function*() {
+      const error = yield* Effect.flip(connect({ url: "ws://me:hunter2@127.0.0.1:1" }))
+      assert.deepInclude(error, { _tag: "ConnectionLost", request: "connect", reason: "unreachable" })
+      assert.strictEqual(
+        error.message,
+        "couldn't connect to the environment (connect): ECONNREFUSED (127.0.0.1:1)"
+      )
+    }))
+
+  it.live("says so when it isn't let in", () =>
+    withServer({ token: Redacted.make("open sesame") }, ({ port, url }) =>
+      Effect.gen(function*() {
+        const error = yield* Effect.flip(connect({ url }))
+        assert.deepInclude(error, { _tag: "ConnectionLost", reason: "refused", status: 401 })
+        assert.strictEqual(
+          error.message,
+          `the server of the environment refused the connection (connect, HTTP 401): 127.0.0.1:${port}`
+        )
+      })))
+
+  it.scopedLive("says so when nobody answers", () =>
+    Effect.gen(function*() {
+      const { port } = yield* Effect.flatMap(Transport, ({ listen }) =>
+        listen({
+          host: "127.0.0.1",
+          port: 0,
+          maxFrameBytes: 1024,
+          http: Effect.die("never"),
+          handshake: () => Effect.never
+        }))
+      const error = yield* Effect.flip(connect({ url: `ws://127.0.0.1:${port}`, connectTimeout: "50 millis" }))
+      assert.deepInclude(error, { reason: "unreachable", detail: `no answer in time (127.0.0.1:${port})` })
+    }).pipe(Effect.provide(NodeTransport.layer)))
+
+  it.live("says how the connection ended", () =>
+    scripted((peer) => Effect.ignore(peer.receive), (url) =>
+      Effect.gen(function*() {
+        const client = yield* connect({ url })
+        const error = yield* Effect.flip(client.reset())
+        assert.deepInclude(error, { _tag: "ConnectionLost", request: "reset", reason: "lost" })
+        assert.strictEqual(
+          error.message,
+          "the connection to the environment was lost (reset): the server closed it with code 1000"
+        )
+      })))
+
+  const misnamed: ReadonlyArray<readonly [string, string]> = [
+    ["nonsense", "it isn't an absolute URL"],
+    ["127.0.0.1:8011", "it isn't an absolute URL"],
+    ["", "it isn't an absolute URL"],
+    ["localhost:8011", "it is none with http, https, ws or wss"],
+    ["ftp://me:hunter2@h", "it is none with http, https, ws or wss"],
+    ["ws://127.0.0.1:8011#hunter2", "it has a fragment"],
+    ["ws://127.0.0.1:8011#", "it has a fragment"]
+  ]
+  it.scopedLive.each(misnamed)("opens no socket at %j", ([url, detail]) =>
+    Effect.gen(function*() {
+      const error = yield* Effect.flip(connect({ url }))
+      assert.deepInclude(error, { _tag: "ConnectionLost", request: "connect", reason: "invalid-url", detail })
+      assert.strictEqual(error.message, `the URL of the environment can't be used (connect): ${detail}`)
+    }))
+
+  const addresses: ReadonlyArray<readonly [Client.Options, string]> = [
+    [{ url: "http://h" }, "ws://h/ws"],
+    [{ url: "HTTPS://h:8011/a/b//" }, "wss://h:8011/a/b/ws"],
+    [{ url: "ws://me:pw@h/", sessionId: "a/b&c" }, "ws://me:pw@h/ws?session_id=a%2Fb%26c"],
+    [{ url: "wss://h/a?x=1", sessionId: "\ud800" }, "wss://h/a/ws?x=1&session_id=%EF%BF%BD"]
+  ]
+  it.scopedLive.each(addresses)(
+    "opens the session under its base URL: %j",
+    ([options, expected]) =>
+      Effect.gen(function*() {
+        const urls: Array<string> = []
+        const open = (url: string) => {
+          urls.push(url)
+          throw new Error("no socket")
+        }
+        const error = yield* Effect.flip(
+          Effect.provideService(Client.connect(options), Socket.WebSocketConstructor, open)
+        )
+        assert.deepInclude(error, { _tag: "ConnectionLost", reason: "unreachable", detail: new URL(expected).host })
+        assert.deepStrictEqual(urls, [expected])
+      })
+  )
+
+  const logged = <A, E, R>(effect: Effect.Effect<A, E, R>) => {
+    const lines: Array<string> = []
+    const logger = Logger.map(Logger.logfmtLogger, (line) => {
+      lines.push(line)
+    })
+    return Effect.map(
+      effect.pipe(
+        Logger.withMinimumLogLevel(LogLevel.Debug),
+        Effect.provide(Logger.replace(Logger.defaultLogger, logger))
+      ),
+      (value) => [value, lines.join("\n")] as const
+    )
+  }
+
+  it.scopedLive("tells no secret of a socket that can't be made, and what went wrong in the log", () =>
+    Effect.gen(function*() {
+      const headers = { authorization: "Bearer hunter2\n" }
+      const [error, log] = yield* Client.connect({ url: "ws://me:hunter2@127.0.0.1:1/?token=hunter2" }).pipe(
+        Effect.provide(NodeTransport.layerWebSocketConstructor({ headers })),
+        Effect.flip,
+        logged
+      )
+      assert.deepInclude(error, { reason: "unreachable", detail: "ERR_INVALID_CHAR (127.0.0.1:1)" })
+      assert.include(log, "level=DEBUG")
+      assert.include(log, "Invalid character in header content")
+      assert.notInclude(`${error.message} ${log}`, "hunter2")
+    }))
+
+  it.scopedLive("says in the log what has no code", () =>
+    Effect.gen(function*() {
+      const server = yield* Effect.acquireRelease(
+        Effect.async<net.Server>((resume) => {
+          const server = net.createServer((socket) => {
+            socket.on("error", () => {})
+            socket.once("data", () =>
+              socket.end(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                  + "Sec-WebSocket-Accept: nonsense\r\n\r\n"
+              ))
+          }).listen(0, "127.0.0.1", () => resume(Effect.succeed(server)))
+        }),
+        (server) => Effect.async<void>((resume) => void server.close(() => resume(Effect.void)))
+      )
+      const address = server.address()
+      const host = typeof address === "object" && address !== null ? `127.0.0.1:${address.port}` : ""
+      const [error, log] = yield* Client.connect({ url: `ws://${host}` }).pipe(
+        Effect.provide(NodeTransport.layerWebSocketConstructor({ headers: { authorization: "Bearer hunter2" } })),
+        Effect.flip,
+        logged
+      )
+      assert.deepInclude(error, { reason: "unreachable", detail: host })
+      assert.include(log, "Invalid Sec-WebSocket-Accept header")
+      assert.notInclude(log, "hunter2")
+    }))
 
   it.live("has one request in flight: another waits for its turn", () => {
     const seen: Array<string> = []
@@ -493,4 +648,119 @@ describe("the client", () => {
         })
     )
   })
+})
+
+// ----------------------------------------------------------------------------
+// sessions
+// ----------------------------------------------------------------------------
+
+const idle: Environment = {
+  reset: () => Effect.die("never"),
+  step: () => Effect.die("never"),
+  call: () => Effect.die("never"),
+  state: Effect.succeed({ step_count: 0 })
+}
+
+const sessionsOf = (open: Kind["open"]) =>
+  Sessions.make({
+    kind: {
+      name: "test",
+      description: "",
+      tools: [],
+      schemas: { action: {}, observation: {}, state: {} },
+      reset: { schema: {}, decode: Either.right },
+      idle: { step_count: 0 },
+      page: Option.none(),
+      open
+    },
+    maxSessions: 2,
+    idleTimeout: Duration.hours(1),
+    detachedTimeout: Duration.hours(1),
+    shutdownTimeout: Duration.seconds(10)
+  })
+
+describe("a place", () => {
+  it.scoped("isn't lost to an environment that can't be opened", () =>
+    Effect.gen(function*() {
+      let opened = 0
+      let released = 0
+      const sessions = yield* sessionsOf(Effect.gen(function*() {
+        opened += 1
+        yield* Effect.addFinalizer(() =>
+          Effect.sync(() => {
+            released += 1
+          })
+        )
+        return yield* opened <= 2 ? Effect.dieMessage("a bug") : Effect.succeed(idle)
+      }))
+      for (const start of [sessions.create, Effect.scoped(sessions.own)]) {
+        assert.include(String(yield* Effect.exit(start)), "a bug")
+        assert.strictEqual(yield* sessions.count, 0)
+      }
+      assert.strictEqual(released, 2)
+      yield* sessions.create
+      yield* sessions.create
+      assert.strictEqual((yield* Effect.flip(sessions.create))._tag, "CapacityReached")
+    }))
+
+  it.scoped("isn't lost to one that can't be closed, and the end waits for the others", () =>
+    Effect.suspend(() => {
+      const told: Array<unknown> = []
+      const logger = Logger.make(({ message }) => {
+        told.push(message)
+      })
+      return Effect.provide(endings(told), Logger.replace(Logger.defaultLogger, logger))
+    }))
+
+  const endings = (told: ReadonlyArray<unknown>) =>
+    Effect.gen(function*() {
+      let opened = 0
+      let isReleased = false
+      const open = Effect.gen(function*() {
+        opened += 1
+        yield* Effect.addFinalizer(
+          opened <= 2 ? () => Effect.dieMessage("a bug") : () =>
+            Effect.sync(() => {
+              isReleased = true
+            }).pipe(Effect.delay("1 second"))
+        )
+        return idle
+      })
+      const scope = yield* Scope.make()
+      const sessions = yield* Scope.extend(sessionsOf(open), scope)
+      const first = yield* sessions.create
+      assert.isTrue(yield* sessions.close(first.id, Option.none()))
+      yield* first.over
+      assert.strictEqual(yield* sessions.count, 0)
+      yield* sessions.create
+      yield* sessions.create
+      const ending = yield* Effect.fork(Scope.close(scope, Exit.void))
+      yield* TestClock.adjust("1 second")
+      yield* Fiber.join(ending)
+      assert.isTrue(isReleased)
+      assert.lengthOf(told, 2)
+    })
+})
+
+describe("a peer that doesn't read", () => {
+  const deaf: Peer = {
+    receive: Effect.never,
+    send: () => Effect.never,
+    ping: Effect.never,
+    gone: Effect.never,
+    close: () => Effect.void
+  }
+  const served = (open: Kind["open"], places: number) =>
+    Effect.gen(function*() {
+      const sessions = yield* sessionsOf(open)
+      yield* Effect.replicateEffect(sessions.create, 2 - places)
+      const options = { sessions, pingInterval: Duration.minutes(1), pingTimeout: Duration.seconds(10) }
+      const serving = yield* Effect.fork(Connection.frameSocket(options, Option.none())(deaf))
+      yield* TestClock.adjust("10 seconds")
+      yield* Fiber.join(serving)
+    }).pipe(Effect.provide(Logger.replace(Logger.defaultLogger, Logger.none)))
+
+  it.scoped("is not waited for when there is no place for it", () => served(Effect.succeed(idle), 0))
+
+  it.scoped("is not waited for when the server has a bug", () => served(Effect.dieMessage("a bug"), 2))
 })
