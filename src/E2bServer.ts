@@ -11,14 +11,15 @@
 import type * as HttpServer from "@effect/platform/HttpServer"
 import type { ServeError } from "@effect/platform/HttpServerError"
 import * as HttpServerRequest from "@effect/platform/HttpServerRequest"
-import type * as Arr from "effect/Array"
+import * as Arr from "effect/Array"
 import * as Config from "effect/Config"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
-import type * as Redacted from "effect/Redacted"
+import * as Redacted from "effect/Redacted"
+import * as Schema from "effect/Schema"
 import { controlPlane, Settings } from "./E2bServer/ControlPlane.ts"
 import { dataPlane, signedFiles } from "./E2bServer/Envd.ts"
 import * as Fleet from "./E2bServer/Fleet.ts"
@@ -52,7 +53,7 @@ export interface Options {
   readonly templates?: ReadonlyArray<string> | undefined
   /** How many sandboxes there may be at once. Default 256. */
   readonly maxSandboxes?: number | undefined
-  /** The longest life of a sandbox, counted from its start. Default a day. */
+  /** The longest life of a sandbox, counted from its start; at most 24 days. Default a day. */
   readonly maxLifetime?: Duration.DurationInput | undefined
 }
 
@@ -66,6 +67,27 @@ export interface Address {
   /** One for each host: what the SDK takes for `apiUrl` and `sandboxUrl`. */
   readonly urls: Arr.NonEmptyReadonlyArray<string>
   readonly apiKey: Redacted.Redacted
+}
+
+// ----------------------------------------------------------------------------
+// errors
+// ----------------------------------------------------------------------------
+
+/**
+ * A server can't be as it is asked for. A mistake of the program that makes it.
+ *
+ * @since 0.1.0
+ * @category errors
+ */
+export class InvalidOptions extends Schema.TaggedError<InvalidOptions>("episode/E2bServer/InvalidOptions")(
+  "InvalidOptions",
+  { issues: Schema.NonEmptyArray(Schema.Struct({ field: Schema.String, message: Schema.String })) }
+) {
+  override get message(): string {
+    return `a server can't have these options: ${
+      this.issues.map(({ field, message }) => `${field} is ${message}`).join("; ")
+    }`
+  }
 }
 
 // ----------------------------------------------------------------------------
@@ -128,14 +150,64 @@ const urlOf = ({ address }: HttpServer.HttpServer): string =>
 
 const portOf = ({ address }: HttpServer.HttpServer): number => address._tag === "TcpAddress" ? address.port : 0
 
-const listen = (options: Options) =>
+/** Whether a value is one that an option can have, and what those are. */
+interface Rule {
+  readonly isMet: (value: unknown) => boolean
+  readonly message: string
+}
+
+const wholeNumber = (from: number, to = Number.MAX_SAFE_INTEGER): Rule => ({
+  isMet: (value) => typeof value === "number" && Number.isSafeInteger(value) && value >= from && value <= to,
+  message: to === Number.MAX_SAFE_INTEGER
+    ? `a whole number of at least ${from}`
+    : `a whole number from ${from} to ${to}`
+})
+
+// Timers hold 31 bits of milliseconds: a sandbox whose end is further away would have none.
+const longest = Duration.days(24)
+
+const isTime = Duration.between({ minimum: Duration.nanos(1n), maximum: longest })
+
+const isKey = (key: unknown): boolean => Redacted.isRedacted(key) && String(Redacted.value(key)).trim() !== ""
+
+// In the way of JavaScript: a program without types may give anything.
+const rules: { readonly [K in keyof Options]-?: Rule } = {
+  port: wholeNumber(0, 65_535),
+  hosts: {
+    isMet: (hosts) => Arr.isArray(hosts) && hosts.length > 0 && hosts.every((host) => typeof host === "string"),
+    message: "at least one address"
+  },
+  apiKeys: {
+    isMet: (keys) => Arr.isArray(keys) && keys.length > 0 && keys.every(isKey),
+    message: "at least one key, and none is blank"
+  },
+  templates: {
+    isMet: (names) => Arr.isArray(names) && names.every((name) => typeof name === "string"),
+    message: "names"
+  },
+  maxSandboxes: wholeNumber(1),
+  maxLifetime: {
+    isMet: (time) => Option.exists(Duration.decodeUnknown(time), isTime),
+    message: "a time longer than zero and of at most 24 days"
+  }
+}
+
+const check = (options: Options): Effect.Effect<void, InvalidOptions> => {
+  const issues = Object.entries(rules).flatMap(([field, { isMet, message }]) => {
+    const value = Object.entries(options).find(([name]) => name === field)
+    return value === undefined || value[1] === undefined || isMet(value[1]) ? [] : [{ field, message }]
+  })
+  return Arr.isNonEmptyArray(issues) ? new InvalidOptions({ issues }) : Effect.void
+}
+
+const listen = (options: Options, limits: Fleet.Limits) =>
   Effect.gen(function*() {
     const [first, ...others] = options.hosts ?? defaults.hosts
     const apiKeys = options.apiKeys ?? [yield* Secrets.apiKey]
     const settings = {
       apiKeys,
       templates: options.templates ?? defaults.templates,
-      limits: limitsOf(options)
+      limits
     }
     const open = (host: string, port: number) =>
       Effect.tap(NodeServer.listen({ host, port }), (server) =>
@@ -147,11 +219,6 @@ const listen = (options: Options) =>
     const urls = [urlOf(server), ...more.map(urlOf)] as const
     return { urls, apiKey: apiKeys[0] }
   })
-
-const limitsOf = (options: Options): Fleet.Limits => ({
-  sandboxes: options.maxSandboxes ?? defaults.maxSandboxes,
-  lifetime: Duration.decode(options.maxLifetime ?? defaults.maxLifetime)
-})
 
 // ----------------------------------------------------------------------------
 // layers
@@ -188,9 +255,17 @@ const limitsOf = (options: Options): Fleet.Limits => ({
  * @since 0.1.0
  * @category layers
  */
-export const layer = (options: Options = {}): Layer.Layer<E2bServer, ServeError, SandboxProvider | Ledger> =>
-  Layer.scoped(E2bServer, listen(options)).pipe(
-    Layer.provide(Fleet.layer(limitsOf(options))),
-    // Its own: an `Episode` beside it may own sandboxes of another provider, and layers are shared by reference.
-    Layer.provide(Layer.fresh(Sandboxes.layer))
-  )
+export const layer = (
+  options: Options = {}
+): Layer.Layer<E2bServer, ServeError | InvalidOptions, SandboxProvider | Ledger> =>
+  Layer.unwrapEffect(Effect.map(check(options), () => {
+    const limits: Fleet.Limits = {
+      sandboxes: options.maxSandboxes ?? defaults.maxSandboxes,
+      lifetime: Duration.decode(options.maxLifetime ?? defaults.maxLifetime)
+    }
+    return Layer.scoped(E2bServer, listen(options, limits)).pipe(
+      Layer.provide(Fleet.layer(limits)),
+      // Its own: an `Episode` beside it may own sandboxes of another provider, and layers are shared by reference.
+      Layer.provide(Layer.fresh(Sandboxes.layer))
+    )
+  }))

@@ -12,7 +12,7 @@ import * as Option from "effect/Option"
 import * as Predicate from "effect/Predicate"
 import * as Redacted from "effect/Redacted"
 import * as Episodes from "./Episodes.ts"
-import { NotReady } from "./Exit.ts"
+import { NotReady, Usage } from "./Exit.ts"
 import * as Hosts from "./Hosts.ts"
 import { openenv } from "./ServeOpenEnv.ts"
 import { terminus } from "./ServeTerminus.ts"
@@ -92,7 +92,10 @@ const e2b = Command.make("e2b", flags, ({ host, port }) =>
       }),
       server
     ).pipe(
-      Effect.catchTag("ServeError", ({ cause }) => failureOf(cause, host.join(" or "), port))
+      Effect.catchTags({
+        ServeError: ({ cause }) => failureOf(cause, host.join(" or "), port),
+        InvalidOptions: ({ message }) => new Usage({ message })
+      })
     )
   })).pipe(Command.withDescription("Serve local sandboxes to E2B's SDKs, until it is interrupted"))
 

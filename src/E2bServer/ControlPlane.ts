@@ -14,10 +14,9 @@ import * as Order from "effect/Order"
 import type * as ParseResult from "effect/ParseResult"
 import type * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
-import type { BudgetExceeded } from "../Budgets.ts"
-import type { CleanupUnresolved, CreateFault, SandboxFault } from "../Sandbox.ts"
+import type { SandboxFault } from "../Sandbox.ts"
 import * as Wire from "./ControlWire.ts"
-import { Fleet, type FleetFull, type Limits, type Member } from "./Fleet.ts"
+import { type CreateFailure, Fleet, type Limits, type Member } from "./Fleet.ts"
 import * as Json from "./Json.ts"
 import * as Refused from "./Refused.ts"
 import * as Secrets from "./Secrets.ts"
@@ -108,9 +107,7 @@ const writeMetrics = json(Schema.Array(Wire.Metric))
 // faults
 // ----------------------------------------------------------------------------
 
-const ofCreate = (
-  fault: FleetFull | CreateFault | CleanupUnresolved | BudgetExceeded
-): Refused.Refused => {
+const ofCreate = (fault: CreateFailure): Refused.Refused => {
   switch (fault._tag) {
     case "FleetFull":
       return Refused.refuse(429, `there are ${fault.limit} sandboxes, as many as there may be at once`)
@@ -124,13 +121,20 @@ const ofCreate = (
   }
 }
 
+// One that doesn't live: absent only where that is proved.
+const notLive = (id: string): Effect.Effect<never, Refused.Refused, Fleet> =>
+  Effect.flatMap(
+    Fleet,
+    (fleet) => Effect.flatMap(fleet.isAbsent(id), (isAbsent) => isAbsent ? Refused.notFound(id) : Refused.leaving(id))
+  )
+
 const ofFault = (member: Member) => (fault: SandboxFault) =>
   Effect.flatMap(
     Fleet,
     (fleet) =>
       Effect.andThen(
         fleet.notice(member, fault),
-        fault._tag === "SandboxLost" ? Refused.notFound(member.id) : Refused.refuse(500, fault.message)
+        fault._tag === "SandboxLost" ? notLive(member.id) : Refused.refuse(500, fault.message)
       )
   )
 
@@ -180,17 +184,20 @@ const create = (defaultTimeout: number) =>
     return yield* writeCreated(created(member), { status: 201 })
   })
 
-const named = Effect.flatMap(HttpRouter.params, ({ id = "" }) => {
+const name = Effect.flatMap(HttpRouter.params, ({ id = "" }) => {
   // Ids once had a client's behind them.
   const [, name] = /^([a-z0-9]+)(?:-[a-z0-9-]+)?$/.exec(id) ?? []
   return name === undefined
     ? Refused.refuse(400, "a sandbox id is lower-case letters and digits")
-    : Effect.flatMap(Fleet, (fleet) =>
-      Option.match(fleet.find(name), {
-        onNone: () => Refused.notFound(name),
-        onSome: Effect.succeed
-      }))
+    : Effect.succeed(name)
 })
+
+const named = Effect.flatMap(name, (id) =>
+  Effect.flatMap(Fleet, (fleet) =>
+    Option.match(fleet.find(id), {
+      onNone: () => notLive(id),
+      onSome: Effect.succeed
+    })))
 
 const connect = Effect.gen(function*() {
   const fleet = yield* Fleet
@@ -217,9 +224,10 @@ const setTimeout = Effect.gen(function*() {
 
 const kill = Effect.gen(function*() {
   const fleet = yield* Fleet
-  const member = yield* named
-  const wasLive = yield* Effect.mapError(fleet.end(member), ({ message }) => Refused.refuse(500, message))
-  return wasLive ? noContent : yield* Refused.notFound(member.id)
+  const id = yield* name
+  // No success, and no "not found": it may be there still.
+  const isEnded = yield* Effect.mapError(fleet.end(id), ({ message }) => Refused.refuse(503, message))
+  return isEnded ? noContent : yield* Refused.notFound(id)
 })
 
 const info = Effect.gen(function*() {
@@ -321,10 +329,29 @@ const absentParts: ReadonlyArray<readonly [pattern: RegExp, what: string]> = [
   [/^\/(?:v[0-9]+\/)?(?:teams|secrets|nodes|events)/, "this route"]
 ]
 
-const otherwise = Effect.flatMap(HttpServerRequest.HttpServerRequest, ({ url }) => {
+// A sandbox that isn't there is that in the first place.
+const ofSandbox = /^\/(?:v[0-9]+\/)?sandboxes\/([^/]+)\/(?:pause|resume|fork|snapshots|network)$/
+
+const alias = Effect.gen(function*() {
+  const { templates } = yield* Settings
+  const { alias = "" } = yield* HttpRouter.params
+  const templateID = alias.replace(/:default$/, "")
+  return templates.includes(templateID)
+    ? yield* Effect.orDie(HttpServerResponse.json({ templateID, public: true }))
+    : yield* Refused.refuse(404, `template '${alias}' not found`)
+})
+
+const otherwise = Effect.gen(function*() {
+  const { url } = yield* HttpServerRequest.HttpServerRequest
   const path = url.split("?")[0] ?? ""
+  const sandboxId = ofSandbox.exec(path)?.[1]?.split("-")[0]
+  if (sandboxId !== undefined && Option.isNone((yield* Fleet).find(sandboxId))) {
+    return yield* notLive(sandboxId)
+  }
   const absent = absentParts.find(([pattern]) => pattern.test(path))
-  return absent === undefined ? Refused.refuse(404, "there is no such route") : Refused.unimplemented(absent[1])
+  return yield* absent === undefined
+    ? Refused.refuse(404, "there is no such route")
+    : Refused.unimplemented(absent[1])
 })
 
 const router = HttpRouter.empty.pipe(
@@ -338,6 +365,7 @@ const router = HttpRouter.empty.pipe(
   HttpRouter.post("/v2/sandboxes/:id/connect", connect),
   HttpRouter.post("/sandboxes/:id/timeout", setTimeout),
   HttpRouter.get("/sandboxes/:id/metrics", metrics),
+  HttpRouter.get("/templates/aliases/:alias", alias),
   HttpRouter.all("*", otherwise)
 )
 

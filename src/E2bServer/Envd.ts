@@ -33,7 +33,7 @@ const breakWith = (member: Member) =>
   Effect.gen(function*() {
     const { hangUp } = yield* Transport
     const current = yield* request
-    yield* Effect.forkScoped(Effect.interruptible(Effect.andThen(member.gone, hangUp(current))))
+    yield* member.breaks(hangUp(current))
   })
 
 const hasToken = (member: Member) =>
@@ -100,7 +100,7 @@ export const signedFiles = Effect.gen(function*() {
   if (Option.isNone(signed)) {
     return yield* Refused.wrongToken
   }
-  const member = yield* Effect.findFirst(yield* fleet.members, (member) => isSignedWith(member, signed.value))
+  const member = yield* Effect.findFirst(yield* fleet.live, (member) => isSignedWith(member, signed.value))
   if (Option.isNone(member)) {
     return yield* Refused.wrongToken
   }
@@ -159,7 +159,8 @@ const codeInterpreter = (member: Member) =>
     if (path === "/health") {
       return yield* health(member, HttpServerResponse.text("\"OK\"", { contentType: "application/json" }))
     }
-    if (!(yield* hasToken(member))) {
+    // The SDK sends no token for a context, and there is none to have.
+    if (!/^\/contexts(?:\/|$)/.test(path) && !(yield* hasToken(member))) {
       return yield* Refused.wrongToken
     }
     return yield* CodeInterpreter.route(yield* Sessions.of(member), path)

@@ -138,57 +138,58 @@ const late = new FileError({ code: "unanswered", message: "the file helper in th
 const patience = Duration.seconds(20)
 
 /** Cuts a stream of bytes into the helper's replies. */
-const frames = (bytes: Stream.Stream<Uint8Array>): Stream.Stream<readonly [Uint8Array, Uint8Array], FileError> => {
-  let parts: Array<Uint8Array> = []
-  let length = 0
-  const whole = (): Uint8Array => {
-    const joined = parts.length === 1 && parts[0] !== undefined ? parts[0] : concat(parts)
-    parts = [joined]
-    return joined
-  }
-  const take = (): readonly [Uint8Array, Uint8Array] | "more" | "wrong" => {
-    if (length < 4) {
-      return "more"
+export const frames = (bytes: Stream.Stream<Uint8Array>): Stream.Stream<readonly [Uint8Array, Uint8Array], FileError> =>
+  Stream.suspend(() => {
+    let parts: Array<Uint8Array> = []
+    let length = 0
+    const whole = (): Uint8Array => {
+      const joined = parts.length === 1 && parts[0] !== undefined ? parts[0] : concat(parts)
+      parts = [joined]
+      return joined
     }
-    const header = readUint32(parts[0] !== undefined && parts[0].length >= 4 ? parts[0] : whole(), 0)
-    if (header > longest.header) {
-      return "wrong"
-    }
-    if (length < header + 8) {
-      return "more"
-    }
-    const payload = readUint32(whole(), 4 + header)
-    if (payload > longest.payload) {
-      return "wrong"
-    }
-    if (length < header + 8 + payload) {
-      return "more"
-    }
-    const joined = whole()
-    parts = [joined.subarray(header + 8 + payload)]
-    length -= header + 8 + payload
-    return [joined.subarray(4, 4 + header), joined.subarray(header + 8, header + 8 + payload)]
-  }
-  return Stream.mapConcatEffect(bytes, (part) =>
-    Effect.gen(function*() {
-      const last = parts.at(-1)
-      // A guest that writes a byte at a time would have each of them kept as an object.
-      if (last !== undefined && last.length + part.length <= smallest) {
-        parts[parts.length - 1] = concat([last, part])
-      } else {
-        parts.push(part)
+    const take = (): readonly [Uint8Array, Uint8Array] | "more" | "wrong" => {
+      if (length < 4) {
+        return "more"
       }
-      length += part.length
-      const found: Array<readonly [Uint8Array, Uint8Array]> = []
-      for (let next = take(); next !== "more"; next = take()) {
-        if (next === "wrong") {
-          return yield* broken
+      const header = readUint32(parts[0] !== undefined && parts[0].length >= 4 ? parts[0] : whole(), 0)
+      if (header > longest.header) {
+        return "wrong"
+      }
+      if (length < header + 8) {
+        return "more"
+      }
+      const payload = readUint32(whole(), 4 + header)
+      if (payload > longest.payload) {
+        return "wrong"
+      }
+      if (length < header + 8 + payload) {
+        return "more"
+      }
+      const joined = whole()
+      parts = [joined.subarray(header + 8 + payload)]
+      length -= header + 8 + payload
+      return [joined.subarray(4, 4 + header), joined.subarray(header + 8, header + 8 + payload)]
+    }
+    return Stream.mapConcatEffect(bytes, (part) =>
+      Effect.gen(function*() {
+        const last = parts.at(-1)
+        // A guest that writes a byte at a time would have each of them kept as an object.
+        if (last !== undefined && last.length + part.length <= smallest) {
+          parts[parts.length - 1] = concat([last, part])
+        } else {
+          parts.push(part)
         }
-        found.push(next)
-      }
-      return found
-    }))
-}
+        length += part.length
+        const found: Array<readonly [Uint8Array, Uint8Array]> = []
+        for (let next = take(); next !== "more"; next = take()) {
+          if (next === "wrong") {
+            return yield* broken
+          }
+          found.push(next)
+        }
+        return found
+      }))
+  })
 
 interface Helper {
   readonly user: User
@@ -213,7 +214,7 @@ export const make = (
     let requests = 0
 
     const end = (helper: Helper): Effect.Effect<void> =>
-      Effect.suspend(() => {
+      Effect.uninterruptible(Effect.suspend(() => {
         if (helpers.get(helper.user) === helper) {
           helpers.delete(helper.user)
         }
@@ -223,7 +224,7 @@ export const make = (
           Effect.forEach(waiting, (reply) => Deferred.fail(reply, broken), { discard: true }),
           Scope.close(helper.scope, Exit.void)
         )
-      })
+      }))
 
     const receive = (helper: Helper): Effect.Effect<void, FileError> =>
       frames(helper.running.stdout).pipe(
@@ -283,9 +284,13 @@ export const make = (
         const frame = concat([uint32(head.length), head, uint32(payload.length), payload])
         return yield* helper.running.write(frame).pipe(
           Effect.flatMap((taken) => taken ? Deferred.await(reply) : broken),
-          Effect.timeoutFail({ duration: patience, onTimeout: () => late }),
-          // The next request has another helper.
-          Effect.tapError((error) => error === late ? Effect.forkIn(end(helper), ownScope) : Effect.void)
+          Effect.timeoutOption(patience),
+          Effect.ensuring(Effect.sync(() => helper.pending.delete(id))),
+          Effect.flatMap(Option.match({
+            // The next request has another helper.
+            onNone: () => Effect.zipRight(Effect.forkIn(end(helper), ownScope), late),
+            onSome: Effect.succeed
+          }))
         )
       })
 
@@ -300,8 +305,9 @@ export const make = (
 
     const closing = (helper: Helper, handle: number): Effect.Effect<void> =>
       send(helper, { operation: "close", handle }, none).pipe(
-        Effect.timeoutOption(Duration.seconds(5)),
         Effect.ignore,
+        // Asked for in finalizers, where nothing could end the wait, neither its limit nor the end of the sandbox.
+        Effect.interruptible,
         Effect.forkIn(ownScope)
       )
 

@@ -33,6 +33,10 @@ export const notFound = (sandboxId: string): Refused => refuse(404, `sandbox ${s
 export const unimplemented = (what: string): Refused =>
   refuse(501, `unimplemented: ${what} isn't offered by this server`)
 
+/** It lives no more, which isn't to say that it is gone: a client takes a 404, and nothing else, for the proof of that. */
+export const leaving = (sandboxId: string): Refused =>
+  refuse(503, `sandbox ${sandboxId} is being deleted, and isn't proved gone yet`)
+
 /** What a proxy answers for a sandbox that doesn't live. */
 export const absent = (sandboxId: string): Refused =>
   new Refused({ status: 502, message: "The sandbox was not found", sandboxId })

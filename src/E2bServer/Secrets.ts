@@ -11,11 +11,16 @@ const letters = "0123456789abcdefghijklmnopqrstuvwxyz"
 const randomBytes = (length: number): Effect.Effect<Uint8Array> =>
   Effect.sync(() => globalThis.crypto.getRandomValues(new Uint8Array(length)))
 
+const idLength = 20
+
+// The highest multiple of 36 in a byte is 252: what is not below it would favour the first four letters.
+const fair = 256 - 256 % letters.length
+
 /** As E2B writes them: an `i` and 20 letters or digits. */
-export const sandboxId: Effect.Effect<string> = Effect.map(
-  randomBytes(20),
-  // The highest multiple of 36 in a byte is 252: what is above it would favour the first four letters.
-  (bytes) => `i${Array.from(bytes, (byte) => letters[byte % letters.length] ?? "").join("")}`
+export const sandboxId: Effect.Effect<string> = randomBytes(2 * idLength).pipe(
+  Effect.map((bytes) => Array.from(bytes).filter((byte) => byte < fair).slice(0, idLength)),
+  Effect.repeat({ until: ({ length }) => length === idLength }),
+  Effect.map((bytes) => `i${bytes.map((byte) => letters[byte % letters.length] ?? "").join("")}`)
 )
 
 export const accessToken: Effect.Effect<Redacted.Redacted> = Effect.map(

@@ -159,12 +159,13 @@ export const make = (
           )
         ),
       remove: (watcherId) =>
-        Effect.suspend(() => {
+        // Whole, also where the caller goes away: a scope that is closed halfway keeps what is left of it.
+        Effect.uninterruptible(Effect.suspend(() => {
           const watcher = watchers.get(watcherId)
           watchers.delete(watcherId)
           return watcher === undefined
             ? Effect.succeed(false)
             : Effect.as(Scope.close(watcher.scope, Exit.void), true)
-        })
+        }))
     }
   })

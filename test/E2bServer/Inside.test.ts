@@ -25,6 +25,7 @@ const silent: Running = {
   write: () => Effect.succeed(true),
   closeStdin: Effect.void,
   signal: () => Effect.void,
+  letGo: Effect.void,
   ended: Effect.never
 }
 
