@@ -130,6 +130,11 @@ withLayer(straight, { excludeTestServices: true, timeout })("a hostile guest of 
       "replies, by taking them",
       "cat >/tmp/a.py <<'EOF'\n" + meddler("os.O_RDONLY", "os.read(fd, 65536)")
       + "EOF\nsetsid nohup python3 /tmp/a.py >/dev/null 2>&1 </dev/null &"
+    ],
+    [
+      "the end of replies, by holding them open",
+      "cat >/tmp/a.py <<'EOF'\n" + meddler("os.O_WRONLY", "globals().setdefault('held', []).append(os.dup(fd))")
+      + "EOF\nsetsid nohup python3 /tmp/a.py >/dev/null 2>&1 </dev/null &"
     ]
   ]
   for (const [what, command] of hijacks) {

@@ -112,8 +112,12 @@ const metadataIn = (headers: Readonly<Record<string, string>>) => {
   const entries = Object.entries(headers).filter(([name]) => name.startsWith(prefix)).map(([name, value]) =>
     [name.slice(prefix.length), value] as const
   )
+  const stored = "user.e2b.".length
   return entries.some(([name, value]) => name === "" || !/^[\x20-\x7e]*$/.test(value))
     ? Refused.refuse(400, "metadata has a name, and values of printable ASCII")
+    : entries.some(([name]) => name.length > 255 - stored)
+        || entries.reduce((size, [name, value]) => size + stored + name.length + value.length, 0) > 4096
+    ? Refused.refuse(400, "the name of metadata has at most 246 bytes, and all of it at most 4096")
     : Effect.succeed(Object.fromEntries(entries))
 }
 

@@ -21,6 +21,7 @@ export const transport: Context.Tag.Service<Transport> = {
       const response = NodeHttpServerRequest.toServerResponse(request)
       // Past its end the connection carries another request.
       if (!response.writableFinished) {
+        response.socket?.resetAndDestroy()
         response.destroy()
       }
     }),

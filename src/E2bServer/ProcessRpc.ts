@@ -118,7 +118,7 @@ const sendSignal = (session: Session) =>
         found.signal(signal === 9 || signal === "SIGNAL_SIGKILL" ? "SIGKILL" : "SIGTERM"))
   )
 
-const closed = Rpc.rpcError("failed_precondition", "stdin not enabled or closed")
+const closed = Rpc.rpcError("internal", "error writing to stdin: stdin not enabled or closed")
 
 const sendInput = (session: Session) =>
   Rpc.unary(
@@ -138,7 +138,14 @@ const sendInput = (session: Session) =>
 const closeStdin = (session: Session) =>
   Rpc.unary(
     { request: Wire.CloseStdinRequest, response: Wire.Empty },
-    ({ process }) => withProcess(session, process, (found) => found.hasInput ? found.closeStdin : closed)
+    ({ process }) =>
+      withProcess(session, process, (found) =>
+        found.isTerminal
+          ? Rpc.rpcError(
+            "unknown",
+            "error closing stdin: cannot close stdin for PTY process — send Ctrl+D (0x04) instead"
+          )
+          : found.closeStdin)
   )
 
 const update = (session: Session) =>

@@ -43,13 +43,16 @@ const startPlain = ({ machine, sandboxId }: Where, spec: Spec) =>
       user: spec.user,
       environment: spec.environment,
       directory: spec.directory,
-      stdin: spec.stdin ? "open" : "closed"
+      stdin: spec.stdin ? "open" : "closed",
+      // As envd has it: what a command leaves in the background goes on writing to the caller.
+      outputs: "writers"
     }),
     (running): Started => ({
       ...running,
       isTerminal: false,
       hasInput: spec.stdin,
       resize: () => Effect.void,
+      signal: (name) => Effect.zipRight(running.signal(name), running.letGo),
       outputs: [{ name: "stdout", bytes: running.stdout }, { name: "stderr", bytes: running.stderr }]
     })
   )

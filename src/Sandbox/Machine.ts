@@ -56,6 +56,8 @@ export interface Program {
   readonly search?: "system" | undefined
   /** `closed`: an empty standard input. */
   readonly stdin: "open" | "closed"
+  /** `writers`: its streams end when nobody can write to them any more, or at `letGo`. Default: with the program. */
+  readonly outputs?: "program" | "writers" | undefined
 }
 
 /**
@@ -88,6 +90,8 @@ export interface Running {
   /** SIGKILL goes to its whole session and is waited for; SIGTERM goes to its process group. */
   readonly signal: (name: "SIGTERM" | "SIGKILL") => Effect.Effect<void>
   readonly ended: Effect.Effect<Ended>
+  /** From now on the streams end with the program, whoever holds them. */
+  readonly letGo: Effect.Effect<void>
 }
 
 /**

@@ -102,12 +102,17 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: commands", 
       assert.strictEqual(stdout, "done\n")
     }), timeout)
 
-  it.effect("aren't waited for by what they leave behind", () =>
+  it.effect("are over when nobody can write for them any more, as on E2B", () =>
     within(async (made) => {
-      const started = performance.now()
-      const { stdout } = await made.commands.run("sleep 60 & echo done")
-      assert.strictEqual(stdout, "done\n")
-      assert.isBelow(performance.now() - started, 10_000)
+      const both = await made.commands.run("(until [ -e go ]; do :; done; echo late) & echo early; touch go")
+      assert.strictEqual(both.stdout, "early\nlate\n")
+      // Red where its output breaks: what goes on in the background must not end of that.
+      const apart = await made.commands.run("sleep 60 >/dev/null 2>&1 & echo done")
+      assert.strictEqual(apart.stdout, "done\n")
+      const held = await made.commands.run("sleep 60 & echo done; echo ready >ready", { background: true })
+      while (!(await made.files.exists("ready"))) { /* It is on its way. */ }
+      assert.isTrue(await held.kill())
+      assert.strictEqual((await held.wait()).exitCode, 0)
     }), timeout)
 
   it.scoped("are killed at their limit, with all that they started", () =>
@@ -169,6 +174,7 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: commands", 
       const refused = await made.commands.sendStdin(closed.pid, "x").catch((error: unknown) => error)
       assert.instanceOf(refused, Error)
       assert.include(refused.message, "stdin not enabled or closed")
+      await closed.closeStdin()
     }), timeout)
 
   it.effect("have terminals, of any size", () =>

@@ -157,7 +157,20 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: on the wire
       }
       assert.deepStrictEqual(yield* control(`/sandboxes/${made.sandboxId}/timeout`, "{}"), [400, 400])
       assert.deepStrictEqual(yield* control(`/sandboxes/${made.sandboxId}/fork`, "{}"), [501, 501])
+      // What isn't there is that before it is anything else.
+      assert.deepStrictEqual(yield* control("/sandboxes/gone/fork", "{}"), [404, 404])
       assert.deepStrictEqual(yield* control("/nowhere", "{}"), [404, 404])
+      const alias = (name: string) =>
+        ask(async () => {
+          const reply = await fetch(`${url}/templates/aliases/${name}`, { headers: { "x-api-key": apiKey } })
+          return [reply.status, await reply.json() as unknown] as const
+        })
+      assert.deepStrictEqual(yield* alias("base"), [200, { templateID: "base", public: true }])
+      assert.strictEqual((yield* alias("nonesuch"))[0], 404)
+      const metadata = (name: string, value: string) =>
+        post("/files?path=x", "application/octet-stream", "x", { [`x-metadata-${name}`]: value })
+      assert.strictEqual((yield* metadata("n".repeat(247), "v"))[0], 400)
+      assert.strictEqual((yield* metadata("name", "v".repeat(4096)))[0], 400)
     }), timeout)
 
   it.scoped("a stream begins with the pid, says that it is there, and ends as it should", () =>
@@ -208,7 +221,10 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: on the wire
         const address = yield* ask(() => made.downloadUrl("signed", { useSignatureExpiration: 60 }))
         assert.deepStrictEqual(yield* get(address), [200, "content"])
         assert.strictEqual((yield* get(address.replace("signed", "other")))[0], 401)
-        assert.strictEqual((yield* get(address.replace(/signature=v1_./, "signature=v1_A")))[0], 401)
+        assert.strictEqual(
+          (yield* get(address.replace(/(?<=signature=v1_)./, (letter) => letter === "A" ? "B" : "A")))[0],
+          401
+        )
         assert.strictEqual((yield* get(`${url}/files?path=signed`))[0], 401)
         const late = yield* ask(() => made.downloadUrl("signed", { useSignatureExpiration: -60 }))
         assert.deepStrictEqual(yield* get(late), [401, "{\"code\":401,\"message\":\"signature is already expired\"}"])
@@ -331,7 +347,13 @@ withLayer(layer, { excludeTestServices: true, timeout })("E2bServer: on the wire
       assert.strictEqual((yield* execute({ code: "", context_id: "x" }))[0], 404)
       assert.strictEqual((yield* execute({ code: "", context_id: "x", language: "python" }))[0], 400)
       assert.strictEqual((yield* execute({ code: "", language: "r" }))[0], 501)
-      const contexts = yield* ask(() => fetch(`${url}/contexts`, { method: "POST", headers, body: "{}" }))
+      const shown = (code: string) =>
+        Effect.map(execute({ code }), ([, events]) => Array.isArray(events) ? events[1] : events)
+      assert.propertyVal(yield* shown("'it\\'s'"), "text", "it's")
+      assert.propertyVal(yield* shown("\n    x = 'a'\n    if x:\n        x += 'b'\n    x\n"), "text", "ab")
+      // Its SDK sends no token along.
+      const { "x-access-token": _, ...open } = headers
+      const contexts = yield* ask(() => fetch(`${url}/contexts`, { method: "POST", headers: open, body: "{}" }))
       assert.strictEqual(contexts.status, 501)
     }), timeout)
 })

@@ -99,11 +99,10 @@ def entry(path):
     found = os.lstat(path)
     mode, target = found.st_mode, None
     if stat.S_ISLNK(mode):
-        target = os.path.realpath(path)
         try:
-            mode = os.stat(path).st_mode
+            target, mode = os.path.realpath(path, strict=True), os.stat(path).st_mode
         except OSError:
-            pass
+            target, mode = path, 0
     told = {
         'name': os.path.basename(path) or '/', 'path': path, 'type': kind_of(mode), 'size': found.st_size,
         'mode': stat.S_IMODE(mode) & 0o777, 'permissions': permissions_of(found.st_mode),

@@ -29,14 +29,23 @@ def child(report):
     sys.argv = ['']
     sys.path.insert(0, os.getcwd())
     try:
-        tree = ast.parse(asked['code'], '<cell>')
+        # A cell may be indented as a whole, as IPython has it.
+        lines = asked['code'].split('\n')
+        while len(lines) > 1 and not lines[0].strip():
+            del lines[0]
+        indent = lines[0][:len(lines[0]) - len(lines[0].lstrip())]
+        tree = ast.parse('\n'.join(line.removeprefix(indent) for line in lines), '<cell>')
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, '<cell>', 'exec'), space)
         if last is not None:
             value = eval(compile(ast.Expression(last.value), '<cell>', 'eval'), space)
             if value is not None:
+                # As E2B's server has it: without the quotes around a string.
+                shown = repr(value)
+                if len(shown) > 1 and shown[0] == shown[-1] and shown[0] in '\'"':
+                    shown = shown[1:-1]
                 os.write(report, json.dumps({
-                    'type': 'result', 'is_main_result': True, 'text': repr(value)[:LARGEST], 'extra': {},
+                    'type': 'result', 'is_main_result': True, 'text': shown[:LARGEST], 'extra': {},
                 }).encode())
     except SystemExit as error:
         if error.code not in (None, 0):

@@ -21,6 +21,8 @@ interface End {
 
 export interface Output extends End {
   readonly stream: (writer: Child) => Stream.Stream<Uint8Array>
+  /** From now on the stream ends with its child, whoever else can still write. */
+  readonly letGo: Effect.Effect<void>
 }
 
 export interface Input extends End {
@@ -39,8 +41,8 @@ const drainLimit = 1024 * 1024
 
 const chunkSize = 64 * 1024
 
-/** A pipe that a child writes to. */
-export const output = (pipes: Pipes): Effect.Effect<Output, HostFailed, Scope.Scope> =>
+/** A pipe that a child writes to. Its stream ends with the child, or `waits` until nobody can write to it any more. */
+export const output = (pipes: Pipes, waits = false): Effect.Effect<Output, HostFailed, Scope.Scope> =>
   Effect.gen(function*() {
     const { closeChildEnd, pipe, socket } = yield* Effect.uninterruptible(Effect.gen(function*() {
       const pipe = yield* pipes.take
@@ -50,6 +52,7 @@ export const output = (pipes: Pipes): Effect.Effect<Output, HostFailed, Scope.Sc
     }))
     const news = Effect.unsafeMakeLatch(false)
     let isOver = false
+    let isHeld = waits
     let drained = 0
     const over = () => {
       isOver = true
@@ -67,8 +70,9 @@ export const output = (pipes: Pipes): Effect.Effect<Output, HostFailed, Scope.Sc
       return length === 0 ? undefined : chunk.subarray(0, length)
     }
     const next = (writer: Child): Effect.Effect<Chunk.Chunk<Uint8Array>, Option.Option<never>> =>
-      Effect.flatMap(writer.hasEnded, (hasEnded) => {
+      Effect.flatMap(writer.hasEnded, (isGone) => {
         news.unsafeClose()
+        const hasEnded = isGone && !isHeld
         const chunk = attempt((): unknown => socket.read()) ?? (hasEnded && !isOver ? rest() : undefined)
         return chunk instanceof Uint8Array
           ? Effect.succeed(Chunk.of(chunk))
@@ -79,6 +83,10 @@ export const output = (pipes: Pipes): Effect.Effect<Output, HostFailed, Scope.Sc
     return {
       childEnd: pipe.writeEnd,
       closeChildEnd,
+      letGo: Effect.sync(() => {
+        isHeld = false
+        news.unsafeOpen()
+      }),
       stream: (writer) =>
         Stream.unwrapScoped(
           Effect.as(

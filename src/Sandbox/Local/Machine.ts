@@ -162,8 +162,8 @@ export const make = (settings: {
         const ended = yield* child.ended
         const code = Spawn.exitCode(ended)
         yield* locate(place.id)
-        // A guest may end what is about to become one of its own.
-        return code === SIGKILL_CODE || ended.signal !== null
+        // A guest may end what is about to become one of its own. By a signal that has no name in Node, that is code 0.
+        return code === SIGKILL_CODE || code === 0 || ended.signal !== null
           ? pid
           : hostCodes.has(code)
           ? yield* new Spawn.HostFailed({ detail: `entering the sandbox ended with code ${code}` })
@@ -180,8 +180,9 @@ export const make = (settings: {
     ): Effect.Effect<Running, Spawn.HostFailed | SandboxFault | ProgramRefused, Scope.Scope> =>
       Effect.gen(function*() {
         const filter = yield* filterFor(place.pythonPrefix)
-        const stdout = yield* Conduit.output(pipes)
-        const stderr = yield* Conduit.output(pipes)
+        const waits = program.outputs === "writers"
+        const stdout = yield* Conduit.output(pipes, waits)
+        const stderr = yield* Conduit.output(pipes, waits)
         const stdin = program.stdin === "open" ? yield* Conduit.input(pipes) : undefined
         const status = yield* Conduit.output(pipes)
         const child = yield* Spawn.start({
@@ -213,7 +214,8 @@ export const make = (settings: {
           write: stdin?.write ?? (() => Effect.succeed(false)),
           closeStdin: stdin?.close ?? Effect.void,
           signal: (name) => name === "SIGKILL" ? Kill.call(child, place) : Effect.sync(() => signalGroup(child)),
-          ended: Effect.map(child.ended, endOf)
+          ended: Effect.map(child.ended, endOf),
+          letGo: Effect.zipRight(stdout.letGo, stderr.letGo)
         }
       })
 
