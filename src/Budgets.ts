@@ -260,7 +260,8 @@ export const make = (overrides: Overrides = {}): Either.Either<Budgets, InvalidB
 // ----------------------------------------------------------------------------
 
 /**
- * The budgets in force where a layer is built. The defaults, unless a layer of this module is provided.
+ * The budgets in force: for an `Episode` those where its layer is built, and for a provider those of the episode that asks
+ * it. The defaults, unless a layer of this module is provided.
  *
  * @since 0.1.0
  * @category context

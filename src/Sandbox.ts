@@ -101,7 +101,8 @@ export class Wait extends Schema.Class<Wait>("episode/Sandbox/Wait")({
 }) {}
 
 /**
- * Where a provider tells of the waits of the request that it is making.
+ * Where a provider tells of the waits of the request that it is making, each when it begins: one that the request doesn't
+ * outlast counts as long as that lasted.
  *
  * @since 0.1.0
  * @category context

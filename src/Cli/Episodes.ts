@@ -211,7 +211,8 @@ export const layerOf = (source: Source): Layer.Layer<SandboxProvider, ConfigErro
       const [TerminusProvider, NodeTransport] = yield* Effect.promise(() =>
         Promise.all([import("../OpenEnv/TerminusProvider.ts"), import("../OpenEnv/NodeTransport.ts")])
       )
-      return TerminusProvider.layer({ url: source.url }).pipe(
+      const names = { url: "--openenv-url", token: "EPISODE_OPENENV_TOKEN", sandboxes: "--openenv-sandboxes" }
+      return TerminusProvider.layer({ url: source.url, names }).pipe(
         Layer.provide(NodeTransport.layerWebSocketConstructor({ headers: yield* openenvHeaders })),
         Layer.provide(providerOf[(yield* reachOf(source)).name])
       )

@@ -26,7 +26,7 @@ import * as Option from "effect/Option"
 import * as Order from "effect/Order"
 import * as Schema from "effect/Schema"
 import * as Scope from "effect/Scope"
-import { CurrentBudgets } from "../Budgets.ts"
+import { type Budgets, CurrentBudgets } from "../Budgets.ts"
 import {
   AllocationUncertain,
   type CreateFault,
@@ -66,6 +66,22 @@ export interface Options {
   readonly setup?: ReadonlyArray<string> | undefined
   /** The longest command line that the server takes. A policy's command can have two thirds of it. Default 96 KiB. */
   readonly maxCommandBytes?: number | undefined
+  /** What errors call the settings that they are about. Default: see `defaults`. */
+  readonly names?: Names | undefined
+}
+
+/**
+ * What the settings are called where they are made, such as a program's flags.
+ *
+ * @since 0.1.0
+ * @category models
+ */
+export interface Names {
+  readonly url: string
+  /** Where the server's token is given. */
+  readonly token: string
+  /** Where it is said which sandboxes the control connection reaches. */
+  readonly sandboxes: string
 }
 
 /**
@@ -74,7 +90,12 @@ export interface Options {
  */
 export const defaults = {
   setup: ["mkdir -p /home/user"],
-  maxCommandBytes: 96 * 1024
+  maxCommandBytes: 96 * 1024,
+  names: {
+    url: "`url`",
+    token: "the WebSocketConstructor's `authorization` header",
+    sandboxes: "the SandboxProvider that is given to this one"
+  }
 } as const satisfies Partial<Options>
 
 /** A policy sandbox, from before it is asked for until it is deleted. */
@@ -145,20 +166,20 @@ const faultOf = (operation: Operation, sandboxId?: SandboxId) => (error: Client.
 const unavailable = (reason: SandboxUnavailable["reason"], detail: string) =>
   new SandboxUnavailable({ operation: "create", reason, detail })
 
-const unconnected = (error: Client.ClientError): SandboxUnavailable => {
+const unconnected = (names: Names) => (error: Client.ClientError): SandboxUnavailable => {
   const status = error._tag === "ConnectionLost" ? error.status : undefined
   switch (status) {
     case undefined:
-      return unavailable("refused", "there is no connection to the Terminus server: does it run at --openenv-url?")
+      return unavailable("refused", `there is no connection to the Terminus server: does it run at ${names.url}?`)
     case 401:
       return unavailable(
         "unauthorized",
-        "the Terminus server lets nobody in without its token (HTTP 401): is that the one in EPISODE_OPENENV_TOKEN?"
+        `the Terminus server lets nobody in without its token (HTTP 401): is that the one in ${names.token}?`
       )
     case 404:
-      return unavailable("refused", "there is no OpenEnv server at --openenv-url (HTTP 404): is that its base URL?")
+      return unavailable("refused", `there is no OpenEnv server at ${names.url} (HTTP 404): is that its base URL?`)
     default:
-      return unavailable("refused", `the server at --openenv-url refuses the connection (HTTP ${status})`)
+      return unavailable("refused", `the server at ${names.url} refuses the connection (HTTP ${status})`)
   }
 }
 
@@ -227,6 +248,10 @@ const tool = "terminal"
 
 const rescueLimit = Duration.seconds(3)
 
+// Each wait has a budget of its own. This is for whoever asks without one.
+const replyTimeoutOf = ({ allocation, commandResponse, verifierResponse }: Budgets): Duration.Duration =>
+  [commandResponse, verifierResponse].reduce(Order.max(Duration.Order), allocation).pipe(Duration.sum("1 minute"))
+
 const carries = (labels: Labels, wanted: Labels): boolean =>
   Object.entries(wanted).every(([key, value]) => labels[key] === value)
 
@@ -248,26 +273,22 @@ export const make = (
 ): Effect.Effect<Provider, never, SandboxProvider | Socket.WebSocketConstructor | Scope.Scope> =>
   Effect.gen(function*() {
     const inner = yield* SandboxProvider
-    const budgets = yield* CurrentBudgets
     const context = yield* Effect.context<Socket.WebSocketConstructor>()
     const ownScope = yield* Effect.scope
     const setup = options.setup ?? defaults.setup
     const longestLine = options.maxCommandBytes ?? defaults.maxCommandBytes
-    // Each wait has a budget of its own. This is for whoever asks without one.
-    const replyTimeout = [budgets.commandResponse, budgets.verifierResponse].reduce(
-      Order.max(Duration.Order),
-      budgets.allocation
-    ).pipe(Duration.sum("1 minute"))
+    const names = options.names ?? defaults.names
     const allHeld = new Set<Held>()
 
     const holderOf = (id: SandboxId) => [...allHeld].find((held) => held.id === id)
 
     // The server deletes what a session of its has, when that is closed. Whether it does is of no interest here.
     const disconnect = ({ scope }: Held) =>
-      Effect.flatMap(
-        Effect.forkDaemon(Scope.close(scope, Exit.void)),
-        (closing) => Effect.asVoid(Effect.timeoutOption(Effect.interruptible(Fiber.join(closing)), budgets.control))
-      )
+      Effect.gen(function*() {
+        const budgets = yield* CurrentBudgets
+        const closing = yield* Effect.forkDaemon(Scope.close(scope, Exit.void))
+        yield* Effect.timeoutOption(Effect.interruptible(Fiber.join(closing)), budgets.control)
+      })
 
     // ------------------------------------------------------------------------
     // adopting
@@ -324,7 +345,7 @@ export const make = (
         sandboxId: id,
         detail:
           `the ${inner.name} provider doesn't know the Terminus server's sandbox ${id}; it may be somewhere else, and `
-          + "--openenv-sandboxes says where it is looked for"
+          + `${names.sandboxes} says where it is looked for`
       })
 
     const unreached = (id: SandboxId, detail: string) =>
@@ -332,7 +353,7 @@ export const make = (
         operation: "attach",
         sandboxId: id,
         detail: `the ${inner.name} provider, with which the Terminus server's sandbox is looked for, can't reach it: `
-          + `${detail}; --openenv-sandboxes says where it is looked for`
+          + `${detail}; ${names.sandboxes} says where it is looked for`
       })
 
     // What a reset without an observation means. Where the session is still there, it may know of a sandbox.
@@ -355,10 +376,11 @@ export const make = (
       })
 
     const open = Effect.fnUntraced(function*(held: Held, spec: SandboxSpec) {
-      const client = yield* Client.connect({ url: options.url, replyTimeout }).pipe(
+      const budgets = yield* CurrentBudgets
+      const client = yield* Client.connect({ url: options.url, replyTimeout: replyTimeoutOf(budgets) }).pipe(
         Scope.extend(held.scope),
         Effect.provide(context),
-        Effect.mapError(unconnected)
+        Effect.mapError(unconnected(names))
       )
       const { done, metadata } = yield* client.reset({
         episode_id: held.allocation,
@@ -405,9 +427,9 @@ export const make = (
           allHeld.delete(held)
           return disconnect(held)
         }
-        return adopt(held, held.id).pipe(
-          Effect.interruptible,
-          Effect.timeoutOption(budgets.control),
+        const adopting = Effect.interruptible(adopt(held, held.id))
+        return CurrentBudgets.pipe(
+          Effect.flatMap((budgets) => Effect.timeoutOption(adopting, budgets.control)),
           Effect.exit,
           Effect.zipRight(disconnect(held))
         )
@@ -545,9 +567,9 @@ export const make = (
     // Whether our program runs there, and whether its longest reply comes back whole, is found out while nobody else
     // can have a hand in it. From then on a reply that isn't there is a guest's doing.
     const probe = Effect.fnUntraced(function*(session: Session) {
-      const outputCap = budgets.observationCap
+      const { commandLimit, observationCap: outputCap } = yield* CurrentBudgets
       const flood = `head -c ${outputCap} /dev/zero`
-      const ran = yield* run(session, `${flood}; ${flood} >&2`, { timeLimit: budgets.commandLimit, outputCap })
+      const ran = yield* run(session, `${flood}; ${flood} >&2`, { timeLimit: commandLimit, outputCap })
       const isWhole = Option.flatMap(ran, ({ result }) => result).pipe(
         Option.exists(({ stderr, stdout }) => stdout.totalBytes === outputCap && stderr.totalBytes === outputCap)
       )

@@ -17,8 +17,8 @@ import * as Layer from "effect/Layer"
 import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
-import { CurrentBudgets } from "../Budgets.ts"
 import { type Provider, SandboxProvider } from "../Sandbox.ts"
+import { type Names, namesOf, variables } from "./E2b/Names.ts"
 import * as Implementation from "./E2b/Provider.ts"
 
 // ----------------------------------------------------------------------------
@@ -56,9 +56,40 @@ const url = (name: string) =>
     Config.validate({
       message: "not an http or https URL, such as http://127.0.0.1:3100",
       validation: (text) => /^https?:[/][/]/.test(text) && URL.canParse(text)
-    }),
-    Config.option
+    })
   )
+
+const optional = (setting: Config.Config<string>, description: string) =>
+  setting.pipe(Config.withDescription(description), Config.option, Config.map(Option.getOrUndefined))
+
+const settings = {
+  apiKey: Config.nonEmptyString(variables.apiKey).pipe(
+    // The message is all that an error shows. That of `Config.redacted` would hide what is missing.
+    Config.validate({
+      message: "an API key has no spaces and no characters beyond ASCII",
+      validation: (key) => /^[!-~]+$/.test(key)
+    }),
+    Config.map(Redacted.make),
+    Config.withDescription("a key of e2b.dev/dashboard?tab=keys, or of the service that E2B_API_URL names")
+  ),
+  template: optional(Config.nonEmptyString(variables.template), "the template of sandboxes"),
+  domain: optional(Config.nonEmptyString(variables.domain), "the domain of the service"),
+  apiUrl: optional(url(variables.apiUrl), "where sandboxes are created and deleted"),
+  sandboxUrl: optional(url(variables.sandboxUrl), "where sandboxes are reached")
+}
+
+const unlessGiven = <A>(given: A | undefined, setting: Config.Config<A>): Config.Config<A> =>
+  given === undefined ? setting : Config.succeed(given)
+
+// What is given is not looked for.
+const around = (given: Partial<Options>): Config.Config<Options> =>
+  Config.all({
+    apiKey: unlessGiven(given.apiKey, settings.apiKey),
+    template: unlessGiven(given.template, settings.template),
+    domain: unlessGiven(given.domain, settings.domain),
+    apiUrl: unlessGiven(given.apiUrl, settings.apiUrl),
+    sandboxUrl: unlessGiven(given.sandboxUrl, settings.sandboxUrl)
+  })
 
 /**
  * Options from the environment: `E2B_API_KEY`, `E2B_DOMAIN`, `E2B_API_URL`, `E2B_SANDBOX_URL`, `EPISODE_E2B_TEMPLATE`.
@@ -66,39 +97,12 @@ const url = (name: string) =>
  * @since 0.1.0
  * @category config
  */
-export const config: Config.Config<Options> = Config.map(
-  Config.all({
-    apiKey: Config.nonEmptyString("E2B_API_KEY").pipe(
-      // The message is all that an error shows. That of `Config.redacted` would hide what is missing.
-      Config.validate({
-        message: "an API key has no spaces and no characters beyond ASCII",
-        validation: (key) => /^[!-~]+$/.test(key)
-      }),
-      Config.map(Redacted.make),
-      Config.withDescription("a key of e2b.dev/dashboard?tab=keys, or of the service that E2B_API_URL names")
-    ),
-    template: Config.nonEmptyString("EPISODE_E2B_TEMPLATE").pipe(
-      Config.withDescription("the template of sandboxes"),
-      Config.option
-    ),
-    domain: Config.nonEmptyString("E2B_DOMAIN").pipe(
-      Config.withDescription("the domain of the service"),
-      Config.option
-    ),
-    apiUrl: url("E2B_API_URL").pipe(Config.withDescription("where sandboxes are created and deleted")),
-    sandboxUrl: url("E2B_SANDBOX_URL").pipe(Config.withDescription("where sandboxes are reached"))
-  }),
-  (found) => ({
-    apiKey: found.apiKey,
-    template: Option.getOrUndefined(found.template),
-    domain: Option.getOrUndefined(found.domain),
-    apiUrl: Option.getOrUndefined(found.apiUrl),
-    sandboxUrl: Option.getOrUndefined(found.sandboxUrl)
-  })
-)
+export const config: Config.Config<Options> = around({})
 
 // The package reads it from the process itself, so a ConfigProvider that says otherwise would be wrong about it.
-const commandConnections = Config.integer("E2B_ENVD_RPC_CONNECTIONS").pipe(
+const commandConnections = Config.nonEmptyString("E2B_ENVD_RPC_CONNECTIONS").pipe(
+  Config.validate({ message: "not a whole number above 0", validation: (text) => /^0*[1-9][0-9]{0,8}$/.test(text) }),
+  Config.map(Number),
   Config.withDefault(200),
   Effect.withConfigProvider(ConfigProvider.fromEnv())
 )
@@ -107,21 +111,29 @@ const commandConnections = Config.integer("E2B_ENVD_RPC_CONNECTIONS").pipe(
 // constructors
 // ----------------------------------------------------------------------------
 
+const make = (
+  options: Options,
+  names: Names
+): Effect.Effect<Provider, ConfigError.ConfigError, Scope.Scope> =>
+  Effect.flatMap(commandConnections, (connections) =>
+    Implementation.make({
+      connection: { ...options, domain: options.domain ?? defaults.domain, names },
+      template: options.template ?? defaults.template,
+      commandConnections: connections
+    }))
+
 /**
- * A provider of E2B sandboxes. It asks for nothing until the first request.
+ * A provider of E2B sandboxes. It asks for nothing until the first request. How long one may take is said by the budgets of
+ * whoever makes it.
+ *
+ * An `E2B_ENVD_RPC_CONNECTIONS` that the package can't use is a defect.
  *
  * @since 0.1.0
  * @category constructors
  */
-export const provider = (options: Options): Effect.Effect<Provider, ConfigError.ConfigError, Scope.Scope> =>
-  Effect.gen(function*() {
-    return yield* Implementation.make({
-      connection: { ...options, domain: options.domain ?? defaults.domain },
-      template: options.template ?? defaults.template,
-      budgets: yield* CurrentBudgets,
-      commandConnections: yield* commandConnections
-    })
-  })
+export const provider = (options: Options): Effect.Effect<Provider, never, Scope.Scope> =>
+  // Whoever gives everything in code has no settings that could be wrong: this one is the package's own.
+  Effect.orDie(make(options, namesOf(() => true)))
 
 // ----------------------------------------------------------------------------
 // layers
@@ -139,14 +151,17 @@ export const provider = (options: Options): Effect.Effect<Provider, ConfigError.
  * @since 0.1.0
  * @category layers
  */
-export const layer = (options: Options): Layer.Layer<SandboxProvider, ConfigError.ConfigError> =>
+export const layer = (options: Options): Layer.Layer<SandboxProvider> =>
   Layer.scoped(SandboxProvider, provider(options))
 
 /**
- * The environment's options, and on top of them those given in code.
+ * The options given in code, and the environment's for those that aren't.
  *
  * @since 0.1.0
  * @category layers
  */
-export const layerFromEnv = (options?: Partial<Options>): Layer.Layer<SandboxProvider, ConfigError.ConfigError> =>
-  Layer.scoped(SandboxProvider, Effect.flatMap(config, (found) => provider({ ...found, ...options })))
+export const layerFromEnv = (given: Partial<Options> = {}): Layer.Layer<SandboxProvider, ConfigError.ConfigError> =>
+  Layer.scoped(
+    SandboxProvider,
+    Effect.flatMap(around(given), (options) => make(options, namesOf((option) => given[option] !== undefined)))
+  )

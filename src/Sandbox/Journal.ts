@@ -69,6 +69,9 @@ export interface Journal {
   readonly resources: Effect.Effect<ReadonlyArray<ResourceRecord>>
 }
 
+// A clock that is set back during a request must not make its record invalid.
+const millisBetween = (from: bigint, to: bigint): number => Math.max(0, Number(to - from) / 1e6)
+
 /**
  * @since 0.1.0
  * @category constructors
@@ -90,22 +93,26 @@ export const make: Effect.Effect<Journal> = Effect.gen(function*() {
     <E, R>(effect: Effect.Effect<A, E, R>) =>
       Effect.flatMap(DateTime.now, (startedAt) =>
         Effect.flatMap(Clock.currentTimeNanos, (started) => {
-          const waits: Array<Wait> = paced === undefined ? [] : [paced]
+          const told: Array<{ readonly wait: Wait; readonly at: bigint }> = []
           const observed = Effect.provideService(effect, CurrentWaits, {
-            add: (wait) => Effect.sync(() => waits.push(wait))
+            add: (wait) => Effect.map(Clock.currentTimeNanos, (at) => told.push({ wait, at }))
           })
           return Effect.onExit(observed, (exit) =>
             Effect.map(Clock.currentTimeNanos, (ended) => {
               const id = sandboxId(Exit.isSuccess(exit) ? Option.some(exit.value) : Option.none())
+              // One that the end of the request cut short counts as what it lasted.
+              const waits = told.map(({ at, wait: { milliseconds, reason } }) =>
+                new Wait({ reason, milliseconds: Math.min(milliseconds, millisBetween(at, ended)) })
+              )
+              const all = paced === undefined ? waits : [paced, ...waits]
               operations.push(
                 new OperationRecord({
                   name,
                   phase,
                   ...(id === undefined ? {} : { sandboxId: id }),
                   startedAt,
-                  // A clock that is set back during a request must not make its record invalid.
-                  milliseconds: Math.max(0, Number(ended - started) / 1e6),
-                  ...(waits.length === 0 ? {} : { waits }),
+                  milliseconds: millisBetween(started, ended),
+                  ...(all.length === 0 ? {} : { waits: all }),
                   result: Exit.isSuccess(exit) ? "ok" : Exit.isInterrupted(exit) ? "interrupted" : "failed"
                   // Valid by its making. A check compiles the schema of a date anew: a tenth of what a short request allocates.
                 }, { disableValidation: true })

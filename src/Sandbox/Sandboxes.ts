@@ -18,12 +18,13 @@ import * as Option from "effect/Option"
 import * as Ref from "effect/Ref"
 import * as Schedule from "effect/Schedule"
 import type * as Scope from "effect/Scope"
-import type { BudgetExceeded, Deadline } from "../Budgets.ts"
+import type { BudgetExceeded, Budgets, Deadline } from "../Budgets.ts"
 import { CurrentBudgets, startDeadline, until, within } from "../Budgets.ts"
-import type { CreateFault, Labels, Phase, Role, Sandbox, SandboxId, SandboxSpec } from "../Sandbox.ts"
+import type { CreateFault, Labels, Phase, Provider, Role, Sandbox, SandboxId, SandboxSpec } from "../Sandbox.ts"
 import {
   AllocationUncertain,
   CleanupUnresolved,
+  CurrentWaits,
   ProtocolViolation,
   SandboxProvider,
   TransportFailed,
@@ -128,9 +129,9 @@ export const allocationLabel = "episode.allocation"
 export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = Layer.scoped(
   Sandboxes,
   Effect.gen(function*() {
-    const provider = yield* SandboxProvider
     const ledger = yield* Ledger
     const budgets = yield* CurrentBudgets
+    const provider = bounded(yield* SandboxProvider, budgets)
     const settling = new Set<Fiber.RuntimeFiber<unknown, unknown>>()
     yield* Effect.addFinalizer(() => Effect.suspend(() => Fiber.awaitAll([...settling])))
     const pace = yield* makePacer(budgets.allocationPacing ?? provider.allocationPacing)
@@ -272,6 +273,7 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       return yield* Effect.uninterruptibleMask((restore) =>
         Effect.gen(function*() {
           yield* ledger.put(entry)
+          let waits: typeof CurrentWaits.Service = { add: () => Effect.void }
           const creating = yield* provider.create({
             role: options.role,
             templateId: options.templateId,
@@ -279,12 +281,17 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
             network: options.network,
             labels: { ...options.labels, [allocationLabel]: allocation }
           }).pipe(
+            // Its waits belong to the request that is made of it here.
+            Effect.provideService(CurrentWaits, { add: (wait) => Effect.suspend(() => waits.add(wait)) }),
             Effect.interruptible,
             // It has an owner until its end: whoever joins it here, or `settle`. The layer's scope is none, because a
             // create that can't be interrupted must not hold up its close.
             Effect.forkDaemon
           )
-          const exit = yield* Fiber.join(creating).pipe(
+          const exit = yield* Effect.flatMap(CurrentWaits, (own) => {
+            waits = own
+            return Fiber.join(creating)
+          }).pipe(
             callCreate({
               operation: "create",
               phase: create,
@@ -334,6 +341,21 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     return { provider: provider.name, held: ledger.open, acquire }
   })
 )
+
+// A provider goes by the budgets of the fiber that asks it, and here that need not be one with these.
+const bounded = (provider: Provider, budgets: Budgets): Pick<Provider, "name" | "allocationPacing" | Asked> => {
+  const within = Effect.provideService(CurrentBudgets, budgets)
+  return {
+    name: provider.name,
+    allocationPacing: provider.allocationPacing,
+    create: (spec) => within(provider.create(spec)),
+    destroy: (sandboxId) => within(provider.destroy(sandboxId)),
+    inspect: (sandboxId) => within(provider.inspect(sandboxId)),
+    find: (labels) => within(provider.find(labels))
+  }
+}
+
+type Asked = "create" | "destroy" | "inspect" | "find"
 
 // A bug in a provider is no reason to leave a sandbox behind: in cleanup it is one more failure, and tried again.
 const bugAsFailure = <A, E>(request: Effect.Effect<A, E>): Effect.Effect<A, E | "bug"> =>

@@ -72,7 +72,7 @@ describe("--provider openenv", () => {
           assert.include(unwelcome.stdout, "its sandboxes are looked for: local\n")
           const refused = yield* runWith(own, "another", ["demo", ...flags])
           assert.strictEqual(refused.code, 3, refused.stderr)
-          assert.include(refused.stderr, "EPISODE_OPENENV_TOKEN")
+          assert.include(refused.stderr, "is that the one in EPISODE_OPENENV_TOKEN?")
           assert.notMatch(refused.stderr, /not proved gone|another/)
         }).pipe(Effect.scoped)
         assertNothingLeft(own)
@@ -151,7 +151,7 @@ describe("--provider openenv", () => {
     Effect.gen(function*() {
       const { code, stderr } = yield* episode(["demo", "--provider", "openenv", "--openenv-url", "ws://127.0.0.1:1"])
       assert.strictEqual(code, 3, stderr)
-      assert.include(stderr, "there is no connection to the Terminus server")
+      assert.include(stderr, "there is no connection to the Terminus server: does it run at --openenv-url?")
       const doctor = yield* episode(["doctor", "--provider", "openenv", "--openenv-url", "ws://127.0.0.1:1"])
       assert.strictEqual(doctor.code, 3)
       assert.include(doctor.stdout, "MISSING  the server at --openenv-url: start it")

@@ -96,6 +96,9 @@ const printed = (sandbox: Sandbox.Sandbox, line: string) =>
     }
   )
 
+/** A sandbox that no control connection finds. */
+const madeElsewhere: Does = () => Effect.succeed(observation({ status: "ready", sandbox_id: "elsewhere-1" }))
+
 const lineOf = (data: Frame["data"]): string => (data["arguments"] as { readonly command: string }).command
 
 /** Makes a sandbox as upstream does: with a lifetime of its own, and without our labels. */
@@ -306,6 +309,27 @@ describe("an episode in a Terminus server's sandbox", () => {
       assert.deepInclude(wrong.receipt.outcome, { _tag: "Scored", score: 0 })
     }))
 
+  it.live("keeps to the budgets of the episode, wherever those of its provider come from", () =>
+    Effect.gen(function*() {
+      const commands: Array<string> = []
+      const url = yield* served({
+        step: (session, data) => {
+          commands.push(commandOf(lineOf(data)))
+          return runs(session, data)
+        }
+      })
+      const layer = Episode.layer.pipe(
+        Layer.provide(Budgets.layer({ ...budgets, observationCap: 2048, commandLimit: "7 seconds" })),
+        Layer.provide(over(url))
+      )
+      const { outcome } = yield* Effect.flatMap(
+        Episode.Episode,
+        (episode) => episode.record(task, ({ submit }) => submit)
+      ).pipe(Effect.provide(layer))
+      assert.deepInclude(outcome, { _tag: "Scored", score: 0 })
+      assert.match(commands[0] ?? "", /^head -c 2048 /)
+    }).pipe(Effect.scoped, Effect.provide(outside({}))))
+
   it.live("works with servers before 0.8, which say in their state which sandbox it is", () =>
     Effect.gen(function*() {
       const silent = (done: boolean) => frame("observation", { observation: {}, reward: null, done })
@@ -511,15 +535,33 @@ describe("a create", () => {
       const create = Effect.flatMap(SandboxProvider, (provider) => Effect.flip(provider.create(policy)))
       const refusal = yield* withProvider({}, create, { authorization: "Bearer wrong" })
       assert.deepInclude(refusal, { _tag: "SandboxUnavailable", reason: "unauthorized" })
-      assert.include(refusal.message, "EPISODE_OPENENV_TOKEN")
+      assert.include(refusal.message, "is that the one in the WebSocketConstructor's `authorization` header?")
       const elsewhere = yield* withProvider({}, create, { authorization: "elsewhere" })
       assert.deepInclude(elsewhere, { _tag: "SandboxUnavailable", reason: "refused" })
-      assert.match(elsewhere.message, /--openenv-url \(HTTP 404\)/)
+      assert.include(elsewhere.message, "there is no OpenEnv server at `url` (HTTP 404)")
       const nobody = yield* Effect.provide(create, Layer.provide(over("ws://127.0.0.1:1"), Simulated.layer()))
       assert.deepInclude(nobody, { _tag: "SandboxUnavailable" })
-      assert.include(nobody.message, "--openenv-url")
-      assert.notMatch(nobody.message, /TOKEN|HTTP/)
+      assert.include(nobody.message, "does it run at `url`?")
+      assert.notMatch(nobody.message, /authorization|HTTP/)
     }))
+
+  it.live("says what is wrong in the words of whoever made the settings", () =>
+    Effect.gen(function*() {
+      const names = { url: "--server", token: "SERVER_TOKEN", sandboxes: "--sandboxes" }
+      const tried = (url: string, headers: Readonly<Record<string, string>> = {}) =>
+        Effect.flatMap(SandboxProvider, (provider) => Effect.flip(provider.create(policy))).pipe(
+          Effect.provide(
+            TerminusProvider.layer({ url, names }).pipe(
+              Layer.provide(NodeTransport.layerWebSocketConstructor({ headers }))
+            )
+          ),
+          Effect.map(({ message }) => message)
+        )
+      const url = yield* served({})
+      assert.include(yield* tried(url, { authorization: "Bearer wrong" }), "is that the one in SERVER_TOKEN?")
+      assert.include(yield* tried("ws://127.0.0.1:1"), "does it run at --server?")
+      assert.include(yield* tried(yield* served({ reset: madeElsewhere })), "--sandboxes says where it is looked for")
+    }).pipe(Effect.scoped, Effect.provide(Simulated.layer())))
 
   it.live("that made a sandbox and failed is found and deleted", () =>
     Effect.gen(function*() {
@@ -615,7 +657,7 @@ describe("a create", () => {
         control: () => Effect.map(Layer.build(Simulated.layer()), Context.get(SandboxProvider))
       })
       assert.deepInclude(failureOf(found), { _tag: "AllocationUncertain" })
-      assert.include(failureOf(found)?.message, "--openenv-sandboxes")
+      assert.include(failureOf(found)?.message, "the SandboxProvider that is given to this one says where")
       assert.strictEqual(found.running.length, 1)
       assert.deepStrictEqual(found.open.map((entry) => entry.state), ["uncertain"])
     }))
@@ -627,7 +669,7 @@ describe("a create", () => {
         control: (provider) => Effect.succeed({ ...provider, name: "other", attach: () => lost, find: () => lost })
       })
       assert.deepInclude(failureOf(found), { _tag: "AllocationUncertain" })
-      for (const word of ["the other provider", "no connection to 127.0.0.1", "--openenv-sandboxes"]) {
+      for (const word of ["the other provider", "no connection to 127.0.0.1", "the SandboxProvider that is given"]) {
         assert.include(failureOf(found).message, word)
       }
     }))

@@ -1,9 +1,11 @@
 import { assert, describe, it, layer as withLayer } from "@effect/vitest"
 import { ConfigProvider, Duration, Effect, FastCheck, Layer, Option, Redacted, Schedule, Tracer } from "effect"
+import * as Budgets from "../../src/Budgets.ts"
 import {
   type CreateFault,
   CurrentWaits,
   FileRead,
+  type Provider,
   type Sandbox,
   type SandboxFault,
   SandboxProvider,
@@ -111,6 +113,68 @@ describe("settings", () => {
         assert.include(error, says)
         assert.notInclude(error, "hunter2")
       }
+    }))
+})
+
+describe("a layer", () => {
+  const key = Redacted.make("e2b_1")
+  const nowhere = "http://127.0.0.1:2"
+
+  /** What the first request fails with. */
+  const failing = <E>(
+    layer: Layer.Layer<SandboxProvider, E>,
+    environment: Record<string, string>,
+    request: (provider: Provider) => Effect.Effect<unknown, CreateFault>
+  ) =>
+    Effect.flatMap(SandboxProvider, (provider) => Effect.flip(request(provider))).pipe(
+      Effect.provide(layer),
+      Effect.withConfigProvider(ConfigProvider.fromMap(new Map(Object.entries(environment)))),
+      Effect.map(({ message }) => message)
+    )
+
+  it.live("takes from the environment what isn't given in code, and nothing else", () =>
+    Effect.gen(function*() {
+      const listed = (options: Partial<E2b.Options>, environment: Record<string, string>) =>
+        failing(E2b.layerFromEnv(options), environment, ({ find }) => find({}))
+      assert.include(yield* listed({ apiKey: key, apiUrl: nowhere }, {}), "no connection to the E2B API at 127.0.0.1:2")
+      const environment = { E2B_API_KEY: "e2b_1", E2B_API_URL: nowhere, E2B_DOMAIN: "e2b.invalid" }
+      for (const options of [{}, { apiUrl: undefined, domain: undefined }, { domain: "example.invalid" }]) {
+        assert.include(yield* listed(options, environment), "the E2B API at 127.0.0.1:2")
+      }
+      assert.include(yield* listed({ apiUrl: "http://localhost:2" }, environment), "the E2B API at localhost:2")
+      const missing = yield* Effect.flip(listed({ apiUrl: nowhere }, {}))
+      assert.include(String(missing), "E2B_API_KEY")
+    }), timeout)
+
+  it.live("says what to correct by the name that it was given under", () =>
+    Effect.gen(function*() {
+      const made = <E>(layer: Layer.Layer<SandboxProvider, E>, environment: Record<string, string> = {}) =>
+        failing(layer, environment, ({ create }) => create(policy))
+      const options = { apiKey: key, apiUrl: nowhere }
+      assert.include(yield* made(E2b.layer(options)), "check the network, `apiUrl` and `domain`")
+      assert.include(yield* made(E2b.layerFromEnv(options)), "check the network, `apiUrl` and E2B_DOMAIN")
+      assert.include(
+        yield* made(E2b.layerFromEnv(), { E2B_API_KEY: "e2b_1", E2B_API_URL: nowhere }),
+        "check the network, E2B_API_URL and E2B_DOMAIN"
+      )
+    }), timeout)
+
+  it.scoped("has no error of its own where all is given in code", () =>
+    Effect.gen(function*() {
+      yield* Effect.acquireRelease(
+        Effect.sync(() => {
+          process.env["E2B_ENVD_RPC_CONNECTIONS"] = "0"
+        }),
+        () =>
+          Effect.sync(() => {
+            delete process.env["E2B_ENVD_RPC_CONNECTIONS"]
+          })
+      )
+      const inCode: Layer.Layer<SandboxProvider> = E2b.layer({ apiKey: key })
+      const defect = yield* Layer.build(inCode).pipe(Effect.scoped, Effect.catchAllDefect(Effect.succeed))
+      assert.include(String(defect), "not a whole number above 0")
+      const error = yield* Layer.build(E2b.layerFromEnv({ apiKey: key })).pipe(Effect.scoped, Effect.flip)
+      assert.include(String(error), "E2B_ENVD_RPC_CONNECTIONS")
     }))
 })
 
@@ -328,6 +392,31 @@ withLayer(Layer.provideMerge(provider, wire()), { excludeTestServices: true, tim
       }),
     timeout
   )
+
+  it.scoped("a request waits no longer than the budgets of whoever makes it say", () =>
+    Effect.gen(function*() {
+      const { proxy } = yield* Wire
+      proxy.set(() => undefined)
+      const { attach, create, destroy, find } = yield* SandboxProvider
+      const { id } = yield* sandbox()
+      const budgets = yield* Budgets.make({ control: "1 millis", allocation: "1 millis" })
+      proxy.set(({ kind }) =>
+        ["create", "connect", "kill", "list"].includes(kind) ? Fault.Stalled({ effect: false }) : undefined
+      )
+      const requests: ReadonlyArray<Effect.Effect<unknown, CreateFault>> = [
+        create(policy),
+        attach(id, "policy"),
+        destroy(id),
+        find({})
+      ]
+      const failures = yield* Effect.forEach(requests, Effect.flip, { concurrency: "unbounded" }).pipe(
+        Effect.provideService(Budgets.CurrentBudgets, budgets),
+        // Well before the defaults are over.
+        Effect.timeout("8 seconds"),
+        Effect.ensuring(Effect.sync(() => proxy.set(() => undefined)))
+      )
+      assert.deepStrictEqual(failures.map(({ _tag }) => _tag), Array.from(requests, () => "TransportFailed"))
+    }), timeout)
 
   it.scoped("what the sandbox is made of is known with the first request on it", () =>
     Effect.gen(function*() {

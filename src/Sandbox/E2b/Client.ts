@@ -10,6 +10,7 @@ import * as Effect from "effect/Effect"
 import * as Redacted from "effect/Redacted"
 import type * as Scope from "effect/Scope"
 import * as Failure from "./Failure.ts"
+import type { Names } from "./Names.ts"
 import * as Pauses from "./Pauses.ts"
 
 export type Sdk = typeof E2bSdk
@@ -24,6 +25,7 @@ export interface Connection {
   readonly apiUrl?: string | undefined
   /** What the SDK makes of the domain, unless given. */
   readonly sandboxUrl?: string | undefined
+  readonly names: Names
 }
 
 /** What is passed on to a call of a sandbox. */
@@ -63,10 +65,10 @@ const retries = 5
 // A URL can hold a password.
 const hostOf = (url: string): string => URL.canParse(url) ? new URL(url).host : "what isn't a URL"
 
-const sandboxPlace = ({ apiUrl, domain, sandboxUrl }: Connection): string =>
+const sandboxPlace = ({ apiUrl, domain, names, sandboxUrl }: Connection): string =>
   sandboxUrl !== undefined
     ? `the sandbox at ${hostOf(sandboxUrl)}`
-    : `the sandbox at ${domain}${apiUrl === undefined ? "" : " (E2B_SANDBOX_URL isn't set)"}`
+    : `the sandbox at ${domain}${apiUrl === undefined ? "" : ` (${names.sandboxUrl} isn't set)`}`
 
 /** For the SDK, which rounds seconds up. */
 export const millis = (duration: Duration.Duration): number => Math.ceil(Duration.toMillis(duration))

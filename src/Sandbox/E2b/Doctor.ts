@@ -11,6 +11,7 @@ import { type Problem, problemsOf } from "../../internal/settings.ts"
 import * as E2b from "../E2b.ts"
 import * as Client from "./Client.ts"
 import { Failure } from "./Failure.ts"
+import { variables } from "./Names.ts"
 
 /**
  * One thing that was looked at. A `failed` one makes E2B sandboxes impossible.
@@ -72,7 +73,7 @@ const apiTitle = "the API answers, and accepts the key"
 // A list needs a key, and is free.
 const api = Effect.fnUntraced(function*(options: E2b.Options) {
   const { control: limit } = yield* CurrentBudgets
-  const client = yield* Client.make({ ...options, domain: options.domain ?? E2b.defaults.domain })
+  const client = yield* Client.make({ ...options, domain: options.domain ?? E2b.defaults.domain, names: variables })
   const pages = client.list({ limit: 1 })
   return yield* client.control(limit, (_, request) => pages.nextItems(request)).pipe(
     Effect.timeoutFail({

@@ -6,7 +6,7 @@ import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type { Budgets } from "../../Budgets.ts"
+import { CurrentBudgets } from "../../Budgets.ts"
 import {
   type ExecLimits,
   type FileLimits,
@@ -33,7 +33,6 @@ export interface Service {
   readonly client: Client
   readonly inquiry: Inquiry
   readonly runner: Runner
-  readonly budgets: Budgets
 }
 
 export interface Options {
@@ -56,7 +55,7 @@ const isPlain = ({ mode = 0o644, path }: SandboxFile): boolean =>
 
 const decodeWritten = decode(Schema.Array(Schema.Struct({ path: Schema.String })))
 
-export const make = ({ budgets, client, inquiry, runner }: Service, options: Options): Sandbox => {
+export const make = ({ client, inquiry, runner }: Service, options: Options): Sandbox => {
   const { id, machine, role } = options
   const { control, data } = client
   let { expiresAt, isPristine } = options
@@ -108,10 +107,11 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
   })
 
   const readFile = Effect.fn("E2b.readFile")(function*(path: SandboxPath, limits: FileLimits) {
+    const { fileTransfer } = yield* CurrentBudgets
     const ended = yield* runner.run(machine, Guest.read(yield* Guest.freshMark, path, limits.maxBytes), {
-      timeLimit: budgets.fileTransfer,
+      timeLimit: fileTransfer,
       // A guest can stop what reads its files, or starve it. Before one has run, whatever is late isn't a guest's doing.
-      overdueAfter: isPristine ? undefined : Duration.times(budgets.fileTransfer, 0.5)
+      overdueAfter: isPristine ? undefined : Duration.times(fileTransfer, 0.5)
     }).pipe(unlessDeclined(isPristine, "readFile"))
     if (Option.isNone(ended)) {
       return FileRead.Unreadable()
@@ -124,19 +124,21 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
   })
 
   const upload = (files: ReadonlyArray<{ readonly path: string; readonly bytes: Uint8Array }>) =>
-    data(budgets.fileTransfer, (request) =>
-      machine.files.writeFiles(
-        files.map(({ bytes, path }) => ({ path, data: new Blob([new Uint8Array(bytes)]) })),
-        { ...request, user }
-      )).pipe(
-        Effect.flatMap(decodeWritten),
-        Effect.filterOrFail(
-          (written) =>
-            written.length === files.length && written.every(({ path }, index) => path === files[index]?.path),
-          () => unexpected
-        ),
-        Effect.catchAll(explain("writeFiles"))
-      )
+    CurrentBudgets.pipe(
+      Effect.flatMap(({ fileTransfer }) =>
+        data(fileTransfer, (request) =>
+          machine.files.writeFiles(
+            files.map(({ bytes, path }) => ({ path, data: new Blob([new Uint8Array(bytes)]) })),
+            { ...request, user }
+          ))
+      ),
+      Effect.flatMap(decodeWritten),
+      Effect.filterOrFail(
+        (written) => written.length === files.length && written.every(({ path }, index) => path === files[index]?.path),
+        () => unexpected
+      ),
+      Effect.catchAll(explain("writeFiles"))
+    )
 
   // An upload follows links, opens what is in the way, and knows no permissions. In a sandbox that nobody has touched, that
   // is no matter. Elsewhere the files are put aside, and a second request gives them their places.
@@ -144,13 +146,13 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
     if (files.length === 0 || isPristine && files.every(isPlain)) {
       return yield* files.length === 0 ? Effect.void : upload(files)
     }
+    const { fileTransfer } = yield* CurrentBudgets
     const key = yield* Guest.freshMark
     const aside = `/tmp/.${key}`
     yield* upload(files.map(({ bytes }, index) => ({ path: `${aside}/${index}`, bytes })))
-    const { reply } = yield* runner.run(machine, Guest.place(key, aside, files), { timeLimit: budgets.fileTransfer })
-      .pipe(
-        Effect.catchAll(explain("writeFiles"))
-      )
+    const { reply } = yield* runner.run(machine, Guest.place(key, aside, files), { timeLimit: fileTransfer }).pipe(
+      Effect.catchAll(explain("writeFiles"))
+    )
     if (!Guest.isPlaced(reply)) {
       return yield* new TransportFailed({
         operation: "writeFiles",
@@ -160,7 +162,8 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
     }
   })
 
-  const health = data(budgets.control, (request) => machine.isRunning(request)).pipe(
+  const health = CurrentBudgets.pipe(
+    Effect.flatMap((budgets) => data(budgets.control, (request) => machine.isRunning(request))),
     Effect.catchAll(explain("health")),
     Effect.filterOrElse((isRunning) => isRunning, () =>
       // It is gone, or it is there and doesn't answer.
@@ -173,6 +176,7 @@ export const make = ({ budgets, client, inquiry, runner }: Service, options: Opt
   )
 
   const extend = Effect.fn("E2b.extend")(function*(lifetime: Duration.Duration) {
+    const budgets = yield* CurrentBudgets
     yield* control(budgets.control, (Sandbox, request) => Sandbox.setTimeout(id, millis(lifetime), request)).pipe(
       Effect.catchAll(explain("extend"))
     )

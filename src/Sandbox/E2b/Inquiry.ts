@@ -5,7 +5,7 @@ import * as Clock from "effect/Clock"
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
 import * as Schema from "effect/Schema"
-import type { Budgets } from "../../Budgets.ts"
+import { CurrentBudgets } from "../../Budgets.ts"
 import {
   type CreateFault,
   Labels,
@@ -20,6 +20,7 @@ import {
 } from "../../Sandbox.ts"
 import type { Client } from "./Client.ts"
 import { Failure } from "./Failure.ts"
+import type { Names } from "./Names.ts"
 
 // ----------------------------------------------------------------------------
 // replies
@@ -69,12 +70,12 @@ export const faultOf = (
  * The fault of a create. Only what E2B refuses for a reason of its own is known to have had no effect: an error 500 or 503
  * may come from something in between, after a sandbox was made.
  */
-export const createFaultOf = (template: string) => (failure: Failure): CreateFault => {
+export const createFaultOf = (template: string, names: Names) => (failure: Failure): CreateFault => {
   const unavailable = (reason: SandboxUnavailable["reason"], detail: string) =>
     new SandboxUnavailable({ operation: "create", reason, detail })
   switch (failure.kind === "status" ? failure.status : failure.kind) {
     case "unauthorized":
-      return unavailable("unauthorized", "E2B doesn't accept the API key (HTTP 401): check E2B_API_KEY")
+      return unavailable("unauthorized", `E2B doesn't accept the API key (HTTP 401): check ${names.apiKey}`)
     case 403:
       return unavailable("unauthorized", "this API key may not do that (HTTP 403): check the account it belongs to")
     case "rate-limited":
@@ -83,7 +84,7 @@ export const createFaultOf = (template: string) => (failure: Failure): CreateFau
         "too many requests, or as many sandboxes as the plan allows (HTTP 429): wait, or run fewer at once"
       )
     case 404:
-      return unavailable("template", `there is no template '${template}' (HTTP 404): check EPISODE_E2B_TEMPLATE`)
+      return unavailable("template", `there is no template '${template}' (HTTP 404): check ${names.template}`)
     case "template":
       return unavailable("template", `template '${template}' is too old for the e2b package: build it again`)
     case 400:
@@ -92,7 +93,7 @@ export const createFaultOf = (template: string) => (failure: Failure): CreateFau
         `E2B refuses the request (HTTP 400): is the lifetime above the plan's, or '${template}' no template?`
       )
     case "unreachable":
-      return unavailable("refused", `${failure.detail}: check the network, E2B_API_URL and E2B_DOMAIN`)
+      return unavailable("refused", `${failure.detail}: check the network, ${names.apiUrl} and ${names.domain}`)
     default:
       return faultOf("create", undefined, failure)
   }
@@ -112,16 +113,17 @@ export interface Inquiry {
   ) => (failure: Failure) => Effect.Effect<never, SandboxFault>
 }
 
-export const make = ({ control }: Client, budgets: Budgets): Inquiry => {
+export const make = ({ control }: Client): Inquiry => {
   const info = (id: SandboxId) =>
-    control(budgets.control, (Sandbox, options) => Sandbox.getInfo(id, options)).pipe(
+    CurrentBudgets.pipe(
+      Effect.flatMap((budgets) => control(budgets.control, (Sandbox, options) => Sandbox.getInfo(id, options))),
       Effect.flatMap(decodeInfo),
       Effect.filterOrFail(({ sandboxId }) => sandboxId === id, () => unexpected)
     )
 
   const stateOf = (id: SandboxId) =>
-    info(id).pipe(
-      Effect.timeoutOption(budgets.control),
+    CurrentBudgets.pipe(
+      Effect.flatMap((budgets) => Effect.timeoutOption(info(id), budgets.control)),
       Effect.map(Option.match({ onNone: () => "unknown" as const, onSome: ({ state }) => state })),
       Effect.catchAll(({ kind }) => Effect.succeed(kind === "not-found" ? "absent" as const : "unknown" as const))
     )

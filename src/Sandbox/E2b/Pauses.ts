@@ -2,11 +2,12 @@
  * How often, and how long, a request was put off because the API asked for that.
  *
  * The SDK waits out a 429 with a `Retry-After` by itself and says nothing of it. So the HTTP client that it brings is
- * listened to, through Node's own channel for that; each request is known by a header. What is heard is put on the span of
- * the request, and into the trace of the episode.
+ * listened to, through Node's own channel for that; each request is known by a header. What is heard goes into the trace of
+ * the episode at once, as a request that runs out of time is written down before it has ended, and on the span of the request.
  */
 import * as Effect from "effect/Effect"
 import * as Option from "effect/Option"
+import * as Runtime from "effect/Runtime"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
 import * as diagnostics from "node:diagnostics_channel"
@@ -41,13 +42,13 @@ export interface Pauses {
 
 /** Listens for as long as the scope is open. */
 export const make: Effect.Effect<Pauses, never, Scope.Scope> = Effect.gen(function*() {
-  const heard = new Map<string, Array<number>>()
+  const requests = new Map<string, (seconds: number) => void>()
   const listen = (message: unknown): void => {
     const refused = decodeRefused(message)
     if (Option.isSome(refused)) {
       const { request, response } = refused.value
       const seconds = valueOf(response.headers.map((word) => Buffer.from(word).toString("latin1")), "retry-after")
-      heard.get(valueOf(request.headers, header) ?? "")?.push(/^[0-9]{1,6}$/.test(seconds ?? "") ? Number(seconds) : 0)
+      requests.get(valueOf(request.headers, header) ?? "")?.(/^[0-9]{1,6}$/.test(seconds ?? "") ? Number(seconds) : 0)
     }
   }
   yield* Effect.acquireRelease(
@@ -56,26 +57,21 @@ export const make: Effect.Effect<Pauses, never, Scope.Scope> = Effect.gen(functi
   )
   return {
     observed: (request) =>
-      Effect.suspend(() => {
+      Effect.gen(function*() {
+        const { add } = yield* CurrentWaits
+        const runtime = yield* Effect.runtime<never>()
         const id = globalThis.crypto.randomUUID()
-        const seconds: Array<number> = []
-        heard.set(id, seconds)
-        return request({ [header]: id }).pipe(
+        const heard: Array<number> = []
+        requests.set(id, (seconds) => {
+          heard.push(seconds)
+          Runtime.runFork(runtime)(add(new Wait({ reason: "rate-limited", milliseconds: seconds * 1000 })))
+        })
+        return yield* request({ [header]: id }).pipe(
           Effect.ensuring(Effect.suspend(() => {
-            heard.delete(id)
-            return seconds.length === 0 ? Effect.void : Effect.annotateCurrentSpan({
-              "e2b.rateLimited": seconds.length,
-              "e2b.retryAfterSeconds": seconds
-            }).pipe(
-              Effect.zipRight(CurrentWaits),
-              Effect.flatMap(({ add }) =>
-                Effect.forEach(
-                  seconds,
-                  (seconds) => add(new Wait({ reason: "rate-limited", milliseconds: seconds * 1000 })),
-                  { discard: true }
-                )
-              )
-            )
+            requests.delete(id)
+            return heard.length === 0
+              ? Effect.void
+              : Effect.annotateCurrentSpan({ "e2b.rateLimited": heard.length, "e2b.retryAfterSeconds": heard })
           }))
         )
       })

@@ -7,7 +7,7 @@ import * as Effect from "effect/Effect"
 import * as Fiber from "effect/Fiber"
 import * as Schema from "effect/Schema"
 import type * as Scope from "effect/Scope"
-import type { Budgets } from "../../Budgets.ts"
+import { CurrentBudgets } from "../../Budgets.ts"
 import {
   type CreateFault,
   Labels,
@@ -32,7 +32,6 @@ import * as Runner from "./Runner.ts"
 export interface Settings {
   readonly connection: Client.Connection
   readonly template: string
-  readonly budgets: Budgets
   /** How many connections the SDK has for commands. */
   readonly commandConnections: number
 }
@@ -52,12 +51,11 @@ const stranger = new Failure({ kind: "malformed", detail: "the API answered a cr
 /** A provider. What it does in the background ends with the scope; sandboxes don't. */
 export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { budgets } = settings
     const scope = yield* Effect.scope
     const client = yield* Client.make(settings.connection)
-    const inquiry = Inquiry.make(client, budgets)
-    const runner = yield* Runner.make({ client, budgets, connections: settings.commandConnections })
-    const service: Handle.Service = { client, inquiry, runner, budgets }
+    const inquiry = Inquiry.make(client)
+    const runner = yield* Runner.make({ client, connections: settings.commandConnections })
+    const service: Handle.Service = { client, inquiry, runner }
     const { control } = client
     // What is being asked about those that were just created.
     const asked = new Map<SandboxId, Fiber.Fiber<unknown, Failure>>()
@@ -65,24 +63,21 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     const strangers = new Set<SandboxId>()
 
     const destroy = (id: SandboxId): Effect.Effect<void, SandboxFault> =>
-      Effect.suspend(() => {
+      Effect.gen(function*() {
+        const budgets = yield* CurrentBudgets
         const asking = asked.get(id)
-        return asking === undefined
-          ? Effect.void
-          : Effect.timeoutOption(Fiber.await(asking), Duration.times(budgets.control, 0.5))
+        if (asking !== undefined) {
+          yield* Effect.timeoutOption(Fiber.await(asking), Duration.times(budgets.control, 0.5))
+        }
+        yield* strangers.has(id) ? stranger : control(budgets.control, (Sandbox, options) => Sandbox.kill(id, options))
       }).pipe(
-        Effect.zipRight(
-          Effect.suspend(() =>
-            strangers.has(id) ? stranger : control(budgets.control, (Sandbox, options) => Sandbox.kill(id, options))
-          )
-        ),
-        Effect.asVoid,
         Effect.mapError((failure) => Inquiry.faultOf("destroy", id, failure)),
         Effect.withSpan("E2b.destroy")
       )
 
     const createNow = Effect.fn("E2b.create")(function*(spec: SandboxSpec) {
       const templateId = spec.templateId ?? settings.template
+      const budgets = yield* CurrentBudgets
       const startedAt = yield* DateTime.now
       const machine = yield* control(budgets.allocation, (Sandbox, options) =>
         Sandbox.create(templateId, {
@@ -91,7 +86,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
           metadata: { ...spec.labels },
           lifecycle: { onTimeout: "kill" },
           ...(spec.network === "offline" ? { allowInternetAccess: false } : {})
-        })).pipe(Effect.mapError(Inquiry.createFaultOf(templateId)))
+        })).pipe(Effect.mapError(Inquiry.createFaultOf(templateId, settings.connection.names)))
       const id = yield* Effect.mapError(
         decodeId(machine.sandboxId),
         (failure) => Inquiry.faultOf("create", undefined, failure)
@@ -126,23 +121,25 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     // no longer than for a control request, and deletes what it brings. What comes still later carries its owner's label.
     const create = (spec: SandboxSpec): Effect.Effect<Sandbox, CreateFault> =>
       Effect.uninterruptibleMask((restore) =>
-        Effect.flatMap(Effect.forkDaemon(Effect.interruptible(createNow(spec))), (creating) =>
-          restore(Fiber.join(creating)).pipe(
+        Effect.gen(function*() {
+          const budgets = yield* CurrentBudgets
+          const creating = yield* Effect.forkDaemon(Effect.interruptible(createNow(spec)))
+          return yield* restore(Fiber.join(creating)).pipe(
             Effect.onInterrupt(() =>
               Fiber.join(creating).pipe(
-                Effect.flatMap(({ id }) =>
-                  destroy(id)
-                ),
+                Effect.flatMap(({ id }) => destroy(id)),
                 Effect.interruptible,
                 Effect.timeoutOption(budgets.control),
                 Effect.exit,
                 Effect.zipRight(Fiber.interrupt(creating))
               )
             )
-          ))
+          )
+        })
       )
 
     const attach = Effect.fn("E2b.attach")(function*(id: SandboxId, role: Role) {
+      const budgets = yield* CurrentBudgets
       const explain = inquiry.explain("attach", id)
       const info = yield* Effect.catchAll(inquiry.info(id), explain)
       if (info.state === "paused") {
@@ -172,14 +169,14 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     })
 
     const find = Effect.fn("E2b.find")(function*(labels: Labels) {
+      const budgets = yield* CurrentBudgets
       const pages = client.list({ query: { metadata: { ...labels }, state: ["running", "paused"] }, limit: 100 })
       const found: Array<SandboxSummary> = []
       do {
-        const page = yield* control(budgets.control, (_, options) =>
-          pages.nextItems(options)).pipe(
-            Effect.flatMap(decodeListed),
-            Effect.mapError((failure) => Inquiry.faultOf("find", undefined, failure))
-          )
+        const page = yield* control(budgets.control, (_, options) => pages.nextItems(options)).pipe(
+          Effect.flatMap(decodeListed),
+          Effect.mapError((failure) => Inquiry.faultOf("find", undefined, failure))
+        )
         found.push(...page.map(({ metadata, sandboxId }) => ({ id: sandboxId, labels: metadata })))
       } while (pages.hasNext)
       // Those that didn't ask are no concern of ours, whatever a list holds.

@@ -4,7 +4,7 @@
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
 import type * as Scope from "effect/Scope"
-import type { Budgets } from "../../Budgets.ts"
+import { CurrentBudgets } from "../../Budgets.ts"
 import * as Guest from "../Guest.ts"
 import { type Client, type Machine, millis } from "./Client.ts"
 import type { Failure } from "./Failure.ts"
@@ -36,17 +36,16 @@ const reserved = 8
 
 export const make = (options: {
   readonly client: Client
-  readonly budgets: Budgets
   readonly connections: number
 }): Effect.Effect<Runner, never, Scope.Scope> =>
   Effect.gen(function*() {
-    const { budgets, client: { data } } = options
+    const { client: { data } } = options
     const scope = yield* Effect.scope
     const lanes = yield* Effect.makeSemaphore(Math.max(1, options.connections - reserved))
-    const longestResponse = Duration.max(budgets.commandResponse, budgets.verifierResponse)
 
     const run: Runner["run"] = (machine, launch, { overdueAfter, timeLimit }) =>
-      Effect.suspend(() => {
+      Effect.flatMap(CurrentBudgets, (budgets) => {
+        const longestResponse = Duration.max(budgets.commandResponse, budgets.verifierResponse)
         let pid: number | undefined
         let output = ""
         let room = launch.outputCap
