@@ -1,5 +1,8 @@
 // Type-checks every `ts` block of the README, of docs/ and of the @example tags in src, as a module of its own that
 // imports `episode/...` as a user would. Messages point at the line where the block stands.
+//
+// The compiler takes such an import from src, whatever package.json exports. So this also checks that the modules which a
+// user can import are those that are documented as public: with an @since.
 import { existsSync, readdirSync, readFileSync } from "node:fs"
 import { extname, join, relative } from "node:path"
 import { fileURLToPath } from "node:url"
@@ -66,10 +69,39 @@ const { fileExists, readFile } = host
 host.fileExists = (/** @type {string} */ path) => blocks.has(path) || fileExists(path)
 host.readFile = (/** @type {string} */ path) => blocks.get(path)?.text ?? readFile(path)
 
-const program = ts.createProgram([...blocks.keys()], options, host)
+// As Node resolves it, by the exports of package.json.
+const isExported = (/** @type {string} */ name) => {
+  try {
+    import.meta.resolve(`episode/${name}`)
+    return true
+  } catch {
+    return false
+  }
+}
+
 let errors = 0
+for (const path of filesIn("src", true).filter((path) => extname(path) === ".ts")) {
+  const name = relative(join(root, "src"), path).slice(0, -".ts".length)
+  const isPublic = /^ *\* @since /m.test(readFileSync(path, "utf8"))
+  if (isPublic !== isExported(name)) {
+    errors++
+    process.stderr.write(
+      `src/${name}.ts: ${
+        isPublic ? "has an @since, and package.json doesn't export it" : "is exported, without an @since"
+      }\n`
+    )
+  }
+}
+
+const program = ts.createProgram([...blocks.keys()], options, host)
 for (const [example, block] of blocks) {
   const file = program.getSourceFile(example)
+  for (const [, name = ""] of block.text.matchAll(/"episode\/([^"]+)"/g)) {
+    if (!isExported(name)) {
+      errors++
+      process.stderr.write(`${relative(root, block.path)}:${block.line}: episode/${name} isn't exported\n`)
+    }
+  }
   for (
     const { messageText, start } of [
       ...program.getSyntacticDiagnostics(file),
@@ -83,5 +115,5 @@ for (const [example, block] of blocks) {
   }
 }
 
-process.stdout.write(`${blocks.size} examples checked, ${errors} errors\n`)
+process.stdout.write(`${blocks.size} examples and what is exported checked, ${errors} errors\n`)
 process.exitCode = errors === 0 ? 0 : 1
