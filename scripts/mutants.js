@@ -69,7 +69,8 @@ const mutants = [
   {
     name: "R8 the reaper: what an interrupted create brings is kept",
     file: sandboxes,
-    find: "            const settled = yield* Effect.forkDaemon(settle(entry, creating, cleanup))\n            settling.add(settled)\n            settled.addObserver(() => settling.delete(settled))\n",
+    find:
+      "            const settled = yield* Effect.forkDaemon(settle(entry, creating, cleanup))\n            settling.add(settled)\n            settled.addObserver(() => settling.delete(settled))\n",
     replace: "",
     tests: ownership
   },
@@ -296,6 +297,41 @@ const mutants = [
     find: "    own: Effect.acquireRelease(start(true), finish),",
     replace: "    own: start(true),",
     tests: ["test/OpenEnv/Sockets.test.ts", "test/OpenEnv/Server.test.ts"]
+  },
+  {
+    name: "OpenEnv: the place of a session that couldn't begin is kept",
+    file: "src/OpenEnv/Sessions.ts",
+    find: "Effect.onError((cause) => Effect.ensuring(Scope.close(own, Exit.failCause(cause)), givePlace))",
+    replace: "Effect.onError((cause) => Scope.close(own, Exit.failCause(cause)))",
+    tests: ["test/OpenEnv/Sockets.test.ts", "test/OpenEnv/Server.test.ts"]
+  },
+  {
+    name: "R5 serve e2b: a sandbox is called absent before that is proved",
+    file: "src/E2bServer/Fleet.ts",
+    find: "Effect.map(() => !live.has(id))",
+    replace: "Effect.as(true)",
+    tests: ["test/E2bServer/Absence.test.ts"]
+  },
+  {
+    name: "R4 a ledger that fails keeps a sandbox",
+    file: sandboxes,
+    find: `yield* noted(ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "deleting" })))`,
+    replace: `yield* ledger.put(new LedgerEntry({ ...entry, sandboxId, state: "deleting" }))`,
+    tests: ownership
+  },
+  {
+    name: "R8 a layer ends before what it is writing to the disk",
+    file: "src/Sandbox/Local/Pipes.ts",
+    find: "        one.withPermits(1)(\n          Effect.sync(() => supply",
+    replace: "        Effect.asVoid(\n          Effect.sync(() => supply",
+    tests: ["test/Sandbox/Pipes.test.ts"]
+  },
+  {
+    name: "R8 what an interrupted request still does isn't waited for",
+    file: "src/Budgets.ts",
+    find: "                  working.addObserver(over)\n",
+    replace: "                  over()\n",
+    tests: ["test/Budgets.test.ts"]
   }
 ]
 

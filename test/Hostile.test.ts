@@ -117,6 +117,15 @@ const policies: ReadonlyArray<readonly [doing: string, reason: ScoreReason, ...c
   ["forbids to read it", "submission-unreadable", `chmod 000 ${source}`],
   ["forbids to enter its directory", "submission-unreadable", "chmod 000 work"],
   ["forbids to enter its home", "submission-unreadable", "chmod 000 /home/user"],
+  [
+    "takes a lease on it",
+    "submission-unreadable",
+    daemon(
+      `import fcntl, os, signal\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\nfile = os.open("${source}", os.O_RDWR)\n`
+        + "fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)\nopen(\"held\", \"w\")\nsignal.pause()"
+    ),
+    "until [ -e held ]; do :; done"
+  ],
   ["writes what isn't a program", "candidate-failed", `printf '\\377\\000\\200' >${source}`],
   ["empties it", "output-malformed", `: >${source}`],
   ["is a fork bomb", "wrong-totals", ":(){ :|:& };:"],
@@ -126,6 +135,12 @@ const policies: ReadonlyArray<readonly [doing: string, reason: ScoreReason, ...c
     "setsid -f bash -c ':(){ :|:& };:' >/dev/null 2>&1 </dev/null; sleep 0.2"
   ],
   ["kills all it can reach", "wrong-totals", "kill -9 -1", "kill -9 1; kill -9 $PPID; kill -9 0"],
+  [
+    "goes on killing all it can reach by a signal that Node has no name for",
+    "wrong-totals",
+    daemon("import os\nwhile True:\n  try: os.kill(-1, 34)\n  except OSError: pass"),
+    ...["true", "true", "true", "true", "true"]
+  ],
   ["stops all it can reach", "wrong-totals", "kill -STOP -1 & kill -STOP 0"],
   ["ignores signals for ever", "wrong-totals", "trap '' TERM INT HUP QUIT; while :; do :; done"],
   ["fills the disk", "wrong-totals", "cat /dev/zero >fill; cat /dev/zero >/tmp/fill; cat /dev/zero >/dev/shm/fill"],
@@ -150,6 +165,11 @@ const candidates: ReadonlyArray<readonly [doing: string, reason: ScoreReason, pr
   ["is right and then hangs", "candidate-killed-at-limit", `${right}\nwhile True: pass`],
   ["is right and then fails", "candidate-failed", `${right}\nraise SystemExit(3)`],
   ["is right and then kills itself", "candidate-failed", `${right}\nimport os\nos.kill(os.getpid(), 9)`],
+  [
+    "is right and then ends by a signal without a name",
+    "candidate-failed",
+    `${right}\nimport os\nos.kill(os.getpid(), 34)`
+  ],
   ["is right and then kills all it can", "candidate-failed", `${right}\nimport os\nos.kill(-1, 9)`],
   ["prints 1 GiB", "candidate-failed", "import sys\nfor _ in range(1024): sys.stdout.buffer.write(bytes(1 << 20))"],
   [
@@ -184,6 +204,24 @@ const candidates: ReadonlyArray<readonly [doing: string, reason: ScoreReason, pr
     + "os.remove('/tmp/candidate.stdout')\nos.symlink('/tmp/right', '/tmp/candidate.stdout')"
   ],
   ["forbids to read it", "output-unreadable", `${right}\nimport os\nos.chmod('/tmp/candidate.stdout', 0)`],
+  [
+    "takes a lease on it",
+    "output-unreadable",
+    `${right}
+import fcntl, os, signal, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+null = os.open('/dev/null', os.O_RDWR)
+child = os.fork()
+for descriptor in 0, 1, 2: os.dup2(null, descriptor)
+if child == 0:
+  os.setsid()
+  while not os.path.exists('/tmp/held'):
+    file = os.open('/tmp/candidate.stdout', os.O_RDWR)
+    try: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK); open('/tmp/held', 'w')
+    except OSError: os.close(file)
+  signal.pause()
+while not os.path.exists('/tmp/held'): time.sleep(0.001)`
+  ],
   // It is bounded, and says so itself: 128 processes at most.
   [
     "is a fork bomb",

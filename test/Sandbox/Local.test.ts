@@ -18,12 +18,16 @@ import { afterAll, beforeAll, it as vitestIt } from "vitest"
 import { FileRead, SandboxId, SandboxProvider, SandboxUnavailable } from "../../src/Sandbox.ts"
 import * as Local from "../../src/Sandbox/Local.ts"
 import * as Absence from "../../src/Sandbox/Local/Absence.ts"
+import * as Call from "../../src/Sandbox/Local/Call.ts"
 import * as Census from "../../src/Sandbox/Local/Census.ts"
 import * as Create from "../../src/Sandbox/Local/Create.ts"
 import { type Check, checks } from "../../src/Sandbox/Local/Doctor.ts"
 import * as Endings from "../../src/Sandbox/Local/Endings.ts"
 import * as Host from "../../src/Sandbox/Local/Host.ts"
+import * as OutOfMemory from "../../src/Sandbox/Local/OutOfMemory.ts"
+import * as Pipes from "../../src/Sandbox/Local/Pipes.ts"
 import * as Proc from "../../src/Sandbox/Local/Proc.ts"
+import * as Implementation from "../../src/Sandbox/Local/Provider.ts"
 import * as Recipe from "../../src/Sandbox/Local/Recipe.ts"
 import * as Seccomp from "../../src/Sandbox/Local/Seccomp.ts"
 import * as Setup from "../../src/Sandbox/Local/Setup.ts"
@@ -163,6 +167,22 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hostile guests"
     timeout
   )
 
+  it.scoped(
+    "files: one that somebody has a lease on can't be read, and isn't waited for",
+    () =>
+      Effect.gen(function*() {
+        const machine = yield* sandbox()
+        const holder = "import fcntl, os, signal\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n"
+          + "fcntl.fcntl(os.open(\"leased\", os.O_RDWR), fcntl.F_SETLEASE, fcntl.F_WRLCK)\n"
+          + "open(\"held\", \"w\")\nsignal.pause()"
+        yield* sh(machine, `echo data >leased; setsid python3 -c '${holder}' >/dev/null 2>&1 &`)
+        yield* eventually(Effect.map(read(machine, "/home/user/held"), FileRead.$is("Bytes")), "it is leased")
+        assert.deepStrictEqual(yield* read(machine, "/home/user/leased"), FileRead.Unreadable())
+        assert.deepStrictEqual(yield* read(machine, "/home/user/held"), FileRead.Bytes({ bytes: new Uint8Array() }))
+      }),
+    timeout
+  )
+
   it.scoped("files: one that grows while it is read stays within the cap", () =>
     Effect.gen(function*() {
       const machine = yield* sandbox()
@@ -260,18 +280,44 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hostile guests"
       assert.deepStrictEqual(inside().filter((pid) => Proc.namespace(pid) === namespace), [])
     }), timeout)
 
-  it.scoped("a daemon that kills whatever appears doesn't make a fault of it", () =>
-    Effect.gen(function*() {
-      const machine = yield* sandbox()
-      yield* machine.exec(
-        "setsid python3 -c 'import os\nos.setsid\nwhile 1:\n  try: os.kill(-1, 9)\n  except OSError: pass' &",
-        limits
-      )
-      for (let n = 0; n < 10; n++) {
-        yield* machine.exec("echo", { ...limits, timeLimit: Duration.millis(500) })
-      }
-      yield* machine.health
-    }), timeout)
+  // For the last two Node has no name, nor glibc for the last.
+  for (const signal of [9, 34, 32]) {
+    it.scoped(
+      `a daemon that kills whatever appears doesn't make a fault of it, by signal ${signal}`,
+      () =>
+        Effect.gen(function*() {
+          const machine = yield* sandbox()
+          yield* machine.exec(
+            `setsid python3 -c 'import os\nwhile 1:\n  try: os.kill(-1, ${signal})\n  except OSError: pass' &`,
+            limits
+          )
+          for (let n = 0; n < 10; n++) {
+            yield* machine.exec("echo", { ...limits, timeLimit: Duration.millis(500) })
+          }
+          yield* machine.health
+        }),
+      timeout
+    )
+  }
+
+  it.scoped(
+    "what ends by a signal without a name before it is the guest's has been killed",
+    () =>
+      Effect.gen(function*() {
+        const machine = yield* sandbox()
+        const pipes = yield* Pipes.make({ directory: Effect.succeed(scratch) })
+        const request = { place: entry(machine.id), program: ["true"], input: undefined, ...limits }
+        const found = yield* Effect.forEach(
+          ["kill -34 $$", "exit 1", "exit 120"],
+          (loader) => Call.run(pipes, { ...request, filter: ["sh", "-c", loader] })
+        )
+        assert.deepStrictEqual(
+          found.map(({ entered, result, signalled }) => [entered, signalled, result.exitCode]),
+          [[false, true, 137], [false, false, 1], [false, false, 120]]
+        )
+      }),
+    timeout
+  )
 
   it.scoped(
     "a sandbox over its memory loses its processes, not its life: alone, shared and on disk",
@@ -292,7 +338,79 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hostile guests"
       }),
     timeout
   )
+
+  it.scoped(
+    "a run that was killed while the kernel killed for want of memory has no result",
+    () =>
+      Effect.gen(function*() {
+        let count = 0
+        const make = (outOfMemoryKills: () => number | undefined) =>
+          Effect.flatMap(
+            Implementation.make({
+              memoryMiB: 64,
+              filesMiB: 32,
+              writableRoot: false,
+              policyNetwork: "offline",
+              directory: path.join(scratch, "oom"),
+              searchPath: Host.toolPath,
+              outOfMemoryKills
+            }),
+            ({ create }) => create(policy)
+          )
+        const rising = yield* make(() => count++)
+        const fault = yield* Effect.flip(rising.exec("kill -9 $$", limits))
+        assert.deepInclude(fault, { _tag: "TransportFailed", operation: "exec" })
+        assert.include(fault.message, "the machine ran out of memory")
+        // It isn't asked of those that end otherwise.
+        assert.strictEqual((yield* rising.exec("exit 3", limits)).exitCode, 3)
+        assert.strictEqual(count, 3)
+        const late = yield* rising.exec("sleep 100", { ...limits, timeLimit: Duration.millis(300) })
+        assert.isTrue(late.killedAtLimit)
+        // What it took too much of was its own.
+        const hold = "python3 -c 'import time; x = bytearray(30 << 20); time.sleep(100)'"
+        assert.strictEqual((yield* rising.exec(`${hold} & ${hold} & ${hold} & wait`, limits)).exitCode, 137)
+        for (const other of [() => 7, () => undefined]) {
+          assert.strictEqual((yield* (yield* make(other)).exec("kill -9 $$", limits)).exitCode, 137)
+        }
+      }),
+    timeout
+  )
+
+  vitestIt("the kernel's count of those it killed for want of memory", () => {
+    assert.strictEqual(OutOfMemory.parse("pgfault 1\noom_kill 12\nnuma_hit 3\n"), 12)
+    assert.isUndefined(OutOfMemory.parse("pgfault 1\nnot_oom_kill 12\n"))
+    assert.deepStrictEqual(
+      ([[3, 4], [3, 3], [3, undefined], [undefined, 3]] as const).map(([before, after]) =>
+        OutOfMemory.rose(before, after)
+      ),
+      [true, false, false, false]
+    )
+    assert.strictEqual(OutOfMemory.kills() === undefined, !/^oom_kill /m.test(fs.readFileSync("/proc/vmstat", "utf8")))
+  })
 })
+
+withLayer(Local.layer({ directory, memoryMiB: 64 }), { excludeTestServices: true, timeout })(
+  "Local: a small sandbox",
+  (it) => {
+    it.scoped("is over its memory by tables of pages that hold nothing", () =>
+      Effect.gen(function*() {
+        const machine = yield* sandbox()
+        // A page of each table's reach is read, which are all the same page of zeroes.
+        const program = `import ctypes, time
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+size, reach = 60 << 30, 2 << 20
+address = libc.mmap(None, size, 1, 0x4022, -1, 0)
+libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), 15)
+pages = (ctypes.c_char * size).from_address(address)
+for offset in range(0, size, reach): pages[offset]
+time.sleep(100)`
+        const { exitCode, killedAtLimit } = yield* machine.exec(`python3 -c '${program}'`, limits)
+        assert.deepStrictEqual([exitCode, killedAtLimit], [137, false])
+      }), timeout)
+  }
+)
 
 // Every step of the hardening, and what it stops. A number is an errno, "ok" what shouldn't be.
 const refusals = `
@@ -305,7 +423,7 @@ def family(name, number, kind=1, protocol=0):
   try: socket.socket(number, kind, protocol); print(name, 'ok')
   except OSError as error: print(name, errno.errorcode[error.errno])
 x64 = os.uname().machine == 'x86_64'
-numbers = dict(keyctl=250, add_key=248, request_key=249, io_uring_setup=425, memfd_create=319, bpf=321, perf_event_open=298, userfaultfd=323) if x64 else dict(keyctl=219, add_key=217, request_key=218, io_uring_setup=425, memfd_create=279, bpf=280, perf_event_open=241, userfaultfd=282)
+numbers = dict(keyctl=250, add_key=248, request_key=249, io_uring_setup=425, memfd_create=319, bpf=321, perf_event_open=298, userfaultfd=323, io_setup=206) if x64 else dict(keyctl=219, add_key=217, request_key=218, io_uring_setup=425, memfd_create=279, bpf=280, perf_event_open=241, userfaultfd=282, io_setup=0)
 for name, number in numbers.items(): call(name, number, 0, 0, 0, 0, 0)
 family('vsock', 40)
 family('alg', 38, 5)
@@ -316,7 +434,7 @@ family('unix', 1)
 
 withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it) => {
   it.scoped(
-    "no capability, no way to new privileges, a filter, nothing ignored or inherited",
+    "no capability, no way to new privileges, a filter, nothing inherited, nothing ignored that one can trap",
     () =>
       Effect.gen(function*() {
         const machine = yield* sandbox()
@@ -329,10 +447,18 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
             "NoNewPrivs:\t1",
             "Seccomp:\t2",
             "SigBlk:\t0000000000000000",
-            "SigIgn:\t0000000000000000"
+            "SigIgn:\t0000000180000000"
           ]
         ) {
           assert.include(status, line)
+        }
+        // Which are the two that nobody can trap.
+        assert.strictEqual(
+          yield* sh(machine, "trap 'echo trapped' RTMIN; kill -32 $$; kill -33 $$; kill -RTMIN $$; echo lives"),
+          "trapped\nlives\n"
+        )
+        for (const signal of [34, 64]) {
+          assert.notStrictEqual((yield* machine.exec(`kill -${signal} $$`, limits)).exitCode, 0)
         }
         assert.notMatch(fs.readFileSync(`/proc/${entry(machine.id).pid}/status`, "utf8"), /^Uid:\t0/m)
         // A session of its own: one from outside would be 0 here.
@@ -346,7 +472,8 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
       const machine = yield* sandbox()
       yield* machine.writeFiles([{ path: at("/tmp/refusals.py"), bytes: utf8(refusals) }])
       assert.deepStrictEqual((yield* sh(machine, "python3 /tmp/refusals.py")).trim().split("\n"), [
-        // Keys of the host's session; sockets by another door; memory that nobody counts; doors to the kernel.
+        // Keys of the host's session; sockets by another door; memory that nobody counts; doors to the kernel; a count that
+        // other sandboxes share.
         ...[
           "keyctl",
           "add_key",
@@ -355,7 +482,8 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
           "memfd_create",
           "bpf",
           "perf_event_open",
-          "userfaultfd"
+          "userfaultfd",
+          "io_setup"
         ]
           .map((name) => `${name} ENOSYS`),
         // The machine's hypervisor answers to it from within any network namespace.
@@ -365,6 +493,43 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
         "raw EPERM",
         "unix ok"
       ])
+    }), timeout)
+
+  it.scoped("a guest changes its own scheduling, and nobody else's", () =>
+    Effect.gen(function*() {
+      const machine = yield* sandbox()
+      const program = `
+import ctypes, errno, os, struct, time
+libc = ctypes.CDLL(None, use_errno=True)
+other = os.fork()
+if other == 0: time.sleep(100)
+x64 = os.uname().machine == 'x86_64'
+scheduler, parameters, attributes, affinity, priority, io = (144, 142, 314, 203, 141, 251) if x64 else (119, 118, 274, 122, 140, 30)
+def call(*args): return 'ok' if libc.syscall(*args) == 0 else errno.errorcode[ctypes.get_errno()]
+none = struct.pack('i', 0)
+batch = struct.pack('IIQiIQQQ', 48, 3, 0, 0, 0, 0, 0, 0)
+every = b'\\xff' * 128
+for who in 0, other:
+  print(call(scheduler, who, 3, none), call(parameters, who, none), call(attributes, who, batch, 0),
+    call(affinity, who, len(every), every) in ('ok', 'EINVAL') if who == 0 else call(affinity, who, len(every), every),
+    call(priority, 0, who, 5), call(io, 1, who, 2 << 13 | 7))
+print(call(priority, 1, 0, 6), call(priority, 2, 0, 7), call(io, 2, 0, 2 << 13 | 7), call(io, 3, 0, 2 << 13 | 7))
+os.kill(other, 9)`
+      yield* machine.writeFiles([{ path: at("/tmp/scheduling.py"), bytes: utf8(program) }])
+      assert.deepStrictEqual((yield* sh(machine, "python3 /tmp/scheduling.py")).trim().split("\n"), [
+        "ok ok ok True ok ok",
+        "EPERM EPERM EPERM EPERM EPERM EPERM",
+        // By group, and by user.
+        "ok EPERM ok EPERM"
+      ])
+    }), timeout)
+
+  it.scoped("takes no more terminals than its share", () =>
+    Effect.gen(function*() {
+      const machine = yield* sandbox()
+      const program =
+        "import os\nheld = []\ntry:\n  while True: held += os.openpty()\nexcept OSError: print(len(held) // 2)"
+      assert.strictEqual(yield* sh(machine, `python3 -c '${program}'`), "64\n")
     }), timeout)
 
   it.scoped("a guest makes no namespace and mounts nothing", () =>
@@ -524,7 +689,8 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: hardening", (it
       assert.strictEqual(
         yield* sh(
           machine,
-          "cat /proc/keys /proc/key-users /proc/kallsyms /proc/kmsg /proc/timer_list /proc/kcore 2>/dev/null | wc -c"
+          "cat /proc/keys /proc/key-users /proc/kallsyms /proc/kmsg /proc/timer_list /proc/kcore "
+            + "/proc/sys/fs/{aio-nr,file-nr,inode-nr,inode-state,dentry-state} /proc/sys/kernel/pty/nr 2>/dev/null | wc -c"
         ),
         "0\n"
       )
@@ -912,6 +1078,39 @@ withLayer(local, { excludeTestServices: true, timeout })("Local: processes of on
       const found = fs.readFileSync(`/proc/${entry(id).pid}/mountinfo`, "utf8")
       assert.include(found, "/usr/bin/perl")
     }), timeout)
+
+  // Where fork fails for whatever number of processes, it can only be one that is used up.
+  it.scoped.runIf(!isRoot)("no room for a process is a quota that is used up", () =>
+    Effect.gen(function*() {
+      const provider = yield* Local.provider({ directory: path.join(scratch, "few") })
+      // Started before, as this one can't start any meanwhile: it gets back what it may have now.
+      const limit = `prlimit --pid ${process.pid} --nproc=`
+      const helper = yield* Effect.acquireRelease(
+        Effect.sync(() =>
+          spawn("bash", ["-c", `before=$(ulimit -Su); ${limit}1: && echo low; read -r; exec ${limit}$before:`], {
+            stdio: ["pipe", "pipe", "inherit"]
+          })
+        ),
+        (helper) =>
+          Effect.promise(() => {
+            const ended = once(helper, "exit")
+            helper.stdin.end()
+            return ended
+          })
+      )
+      yield* Effect.promise(() => once(helper.stdout, "data"))
+      const error = yield* Effect.flip(provider.create(policy))
+      assert.deepInclude(error, { _tag: "SandboxUnavailable", reason: "quota" })
+      assert.include(error.message, "ulimit -u")
+      assert.notInclude(error.message, "doctor")
+    }), timeout)
+
+  vitestIt("a setup that is told of no room for a process says that a quota is used up", () => {
+    const full = Create.explain("unshare: Resource temporarily unavailable\n")
+    assert.include(full.quota, "pids.max")
+    assert.isUndefined(Create.explain("unshare: Operation not permitted\n").quota)
+    assert.isUndefined(Create.explain("").quota)
+  })
 
   it.scoped("a template that isn't there is refused", () =>
     Effect.gen(function*() {

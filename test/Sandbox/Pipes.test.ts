@@ -1,9 +1,11 @@
 import { assert, describe, it } from "@effect/vitest"
 import { Effect, Exit, Fiber, Scope } from "effect"
+import { randomUUID } from "node:crypto"
 import * as fs from "node:fs"
 import * as os from "node:os"
 import * as path from "node:path"
 import * as Pipes from "../../src/Sandbox/Local/Pipes.ts"
+import * as Registry from "../../src/Sandbox/Local/Registry.ts"
 
 const scratch = Effect.acquireRelease(
   Effect.sync(() => fs.mkdtempSync(path.join(os.tmpdir(), "episode-pipes-"))),
@@ -28,6 +30,23 @@ describe("a supply of pipes", () => {
       assert.deepStrictEqual(fs.readdirSync(directory), [])
       assert.isTrue(Exit.isInterrupted(yield* Fiber.await(taking)))
       assert.isAtMost(descriptors(), before)
+    }))
+
+  it.scopedLive("says why none can be made", () =>
+    Effect.gen(function*() {
+      // So long a path that there is room below it for names of one digit.
+      const longest = 4095
+      const own = path.join(yield* scratch, `pipes-${Registry.owner()}-${randomUUID()}`, "0")
+      let left = longest - own.length
+      const parts: Array<string> = []
+      while (left > 0) {
+        const length = left > 250 ? 200 : left
+        parts.push("x".repeat(length - 1))
+        left -= length
+      }
+      const directory = path.join(yield* scratch, ...parts)
+      const pipes = yield* Pipes.make({ directory: Effect.succeed(directory) })
+      assert.strictEqual((yield* Effect.flip(pipes.take)).detail, "mkfifo failed: File name too long")
     }))
 
   it.scopedLive("closes what it holds, and gives none afterwards", () =>

@@ -28,7 +28,8 @@ export interface Outcome {
   readonly entered: boolean
 }
 
-const SIGKILL_CODE = 137
+/** What is reported of what was killed. */
+export const SIGKILL_CODE = 137
 
 // With a sandbox all its calls end, and Node tells of all ends at once.
 const turn = Turns.queue()
@@ -58,7 +59,10 @@ export const run = (pipes: Pipes, request: Request): Effect.Effect<Outcome, Spaw
     if (Option.isNone(inTime)) {
       yield* Kill.call(child, request.place)
     }
-    const exitCode = Option.match(inTime, { onNone: () => SIGKILL_CODE, onSome: Spawn.exitCode })
+    const entered = (yield* status.finish).totalBytes > 0
+    const reported = Option.match(inTime, { onNone: () => SIGKILL_CODE, onSome: Spawn.exitCode })
+    // Node has no name for a real-time signal, and tells of a good end. What never began can't have had one.
+    const exitCode = reported === 0 && !entered ? SIGKILL_CODE : reported
     return {
       result: {
         stdout: yield* stdout.finish,
@@ -67,6 +71,6 @@ export const run = (pipes: Pipes, request: Request): Effect.Effect<Outcome, Spaw
         killedAtLimit: Option.isNone(inTime)
       },
       signalled: exitCode === SIGKILL_CODE || Option.exists(inTime, ({ signal }) => signal !== null),
-      entered: (yield* status.finish).totalBytes > 0
+      entered
     }
   }))

@@ -33,11 +33,21 @@ export const carried = (environment: Readonly<Record<string, string>>): Readonly
 /** Where the inner user namespace is pinned. */
 export const innerNamespace = "/.ns/user"
 
+// Real-time signals: Node can't tell what died of one from what ended well. What enters ignores them, the guest's program
+// doesn't: a shell couldn't trap what it was started to ignore. By a raw call, as glibc keeps the first two to itself, which
+// nobody traps: a handler that stands for either, no flags, nothing masked.
+const realTime = { first: 32, named: 34, last: 64 } as const
+const SIG_IGN = 1
+const SIG_DFL = 0
+
 const CLONE_NEWUSER = 0x10000000
 
 const perl = (calls: Calls): ReadonlyArray<string> => [
   "-e",
   `my ($filter, $size, $home, $id, $directory) = splice(@ARGV, 0, 5); $filter = pack('H*', $filter);
+sub handle { my ($first, $handler) = @_; my $action = pack('Q4', $handler, 0, 0, 0);
+  for ($first..${realTime.last}) { syscall(${calls.sigaction}, $_, $action, 0, 8) == 0 or die 'signal' } }
+handle(${realTime.first}, ${SIG_IGN});
 sub limit { my ($resource, $value) = @_; my $both = pack('QQ', 0, 0);
   syscall(${calls.prlimit}, 0, $resource, 0, $both) == 0 or die 'limit'; my $most = (unpack('QQ', $both))[1];
   $value = $most if $most < $value; $both = pack('QQ', $value, $value);
@@ -62,17 +72,24 @@ for (@words) { my ($name, $value) = split(/=/, $_, 2); $ENV{$name} = $value }
 open(my $status, '>&=', 3) or die 'status';
 if ($directory ne '' && !chdir $directory) { syswrite($status, 'd' . ($! + 0) . "\\n"); exit 126 }
 syswrite($status, 'e'); close($status);
+handle(${realTime.named}, ${SIG_DFL});
 exec { $ARGV[0] } @ARGV or exit 127`,
   "--"
 ]
 
 // Python ignores two signals that its successor must not ignore.
-const python3: ReadonlyArray<string> = [
+const python3 = (calls: Calls): ReadonlyArray<string> => [
   "-I",
   "-S",
   "-c",
   `import ctypes, os, resource, struct, sys
 from signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
+libc = ctypes.CDLL(None)
+def handle(first, handler):
+  action = struct.pack('4Q', handler, 0, 0, 0)
+  for number in range(first, ${realTime.last + 1}):
+    libc.syscall(${calls.sigaction}, number, action, None, 8) == 0 or sys.exit('signal')
+handle(${realTime.first}, ${SIG_IGN})
 signal(SIGPIPE, SIG_DFL); signal(SIGXFSZ, SIG_DFL)
 code, size, home, identity, directory = sys.argv[1:6]
 code = bytes.fromhex(code); size = int(size)
@@ -85,7 +102,6 @@ try: open('/proc/self/oom_score_adj', 'w').write('1000')
 except OSError: pass
 os.chdir(home)
 os.setsid()
-libc = ctypes.CDLL(None)
 code = ctypes.create_string_buffer(code, len(code))
 program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(code) // 8, ctypes.addressof(code)))
 (libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0) or sys.exit('filter')
@@ -99,6 +115,7 @@ end = sys.argv.index('--', 6)
 try: os.chdir(directory or '.')
 except OSError as error: os.write(3, b'd%d\\n' % error.errno); os._exit(126)
 os.write(3, b'e'); os.close(3)
+handle(${realTime.named}, ${SIG_DFL})
 words = sys.argv[6:end] + [word for name, word in os.environ.items() if name.startswith('${carrier}')]
 os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for word in words))`
 ]
@@ -113,6 +130,6 @@ os.execvpe(sys.argv[end + 1], sys.argv[end + 1:], dict(word.split('=', 1) for wo
  */
 export const loader = (calls: Calls, interpreter: Interpreter): ReadonlyArray<string> => [
   interpreter.file,
-  ...(interpreter.language === "perl" ? perl(calls) : python3),
+  ...(interpreter.language === "perl" ? perl(calls) : python3(calls)),
   program(calls).toString("hex")
 ]

@@ -54,10 +54,14 @@ export const confinement = (machine: Machine): Effect.Effect<Confinement, Spawn.
 
 const setupLimit = Duration.seconds(20)
 
-// What our own tools said about the setup: no guest has run yet.
-const explain = (stderr: string): string => {
+/** What our own tools said about the setup: no guest has run yet. */
+export const explain = (stderr: string): Spawn.HostFailed => {
   const line = stderr.split("\n").map((part) => part.trim()).find((part) => part !== "")
-  return line === undefined ? "the first process ended without a word" : line.slice(0, 200)
+  return new Spawn.HostFailed({
+    detail: line === undefined ? "the first process ended without a word" : line.slice(0, 200),
+    // EAGAIN, which the setup is told when there is no room for a process.
+    quota: line?.endsWith(": Resource temporarily unavailable") === true ? Spawn.processQuota : undefined
+  })
 }
 
 export interface Options {
@@ -151,7 +155,7 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
         yield* Spawn.closing(chain.stderr)
         const [, ready] = /^ready ([0-9]+)\n/m.exec(stdout()) ?? []
         if (ready === undefined) {
-          return yield* new Spawn.HostFailed({ detail: explain(stderr()) })
+          return yield* explain(stderr())
         }
         return Number(ready)
       }),
@@ -176,7 +180,7 @@ export const create = (options: Options): Effect.Effect<Recipe.Place, Spawn.Host
         }
       }),
       Predicate.isNotUndefined,
-      () => new Spawn.HostFailed({ detail: explain(stderr()) })
+      () => explain(stderr())
     ).pipe(Effect.tap((place) => audit(place, prepared)))
   }).pipe(
     // What it was made from may have gone: the next one looks again.

@@ -41,6 +41,8 @@ const refused = (error: unknown): FileRead => {
       return FileRead.Missing()
     case "EACCES":
     case "EPERM":
+    // Somebody has a lease on it, and doesn't give it up.
+    case "EAGAIN":
       return FileRead.Unreadable()
     default:
       throw error

@@ -15,6 +15,7 @@ import { SandboxLost, TransportFailed } from "../../Sandbox.ts"
 import type { Ended, MachineProvider, Program, Running, Usage } from "../Machine.ts"
 import { ProgramRefused } from "../Machine.ts"
 import * as Absence from "./Absence.ts"
+import { SIGKILL_CODE } from "./Call.ts"
 import * as Census from "./Census.ts"
 import * as Conduit from "./Conduit.ts"
 import * as Confinement from "./Confinement.ts"
@@ -37,8 +38,6 @@ const misplaced = /^[0-9]+\nd([0-9]+)\n$/
 
 // No process has this one: the kernel's numbers end below it.
 const noPid = 2 ** 22
-
-const SIGKILL_CODE = 137
 
 // Of what comes before the sandbox is entered: somebody it depends on has ended.
 const hostCodes: ReadonlySet<number> = new Set([120, 121])

@@ -55,6 +55,12 @@ const open = (file: string): Pipe => {
   }
 }
 
+// It says the same of each, and the path before the reason.
+const whyNot = (stderr: string): string => {
+  const [line = ""] = stderr.split("\n")
+  return `mkfifo failed: ${line.slice(line.lastIndexOf(": ") + 1).trim().slice(0, 200) || "without a word"}`
+}
+
 const makeBatch = (parent: string, batch: number): Effect.Effect<ReadonlyArray<Pipe>, HostFailed> =>
   Effect.acquireUseRelease(
     io(() => {
@@ -67,7 +73,7 @@ const makeBatch = (parent: string, batch: number): Effect.Effect<ReadonlyArray<P
       const files = Array.from({ length: batch }, (_, index) => path.join(directory, String(index)))
       // 666, as a guest opens it once more, under another host user.
       return run(["mkfifo", "-m", "666", "--", ...files], { limit: "5 seconds" }).pipe(
-        Effect.filterOrFail(({ code }) => code === 0, () => new HostFailed({ detail: "mkfifo failed" })),
+        Effect.filterOrFail(({ code }) => code === 0, ({ stderr }) => new HostFailed({ detail: whyNot(stderr) })),
         Effect.andThen(io(() => {
           const opened: Array<Pipe> = []
           try {

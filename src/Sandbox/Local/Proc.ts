@@ -57,7 +57,17 @@ export const status = (pid: number): Status | undefined => {
     : { state, parent: Number(parent), session: Number(session), isEnding: (Number(rest[2]) & PF_EXITING) !== 0, start }
 }
 
-/** What a process has used so far: its own memory, without pages of programs and libraries, and its time. */
+/**
+ * The memory of a process by its `status`: anonymous, shared that it maps, and the tables of what it maps, pages or not.
+ * Pages of programs and libraries are the host's own.
+ */
+export const memoryBytes = (status: string): number =>
+  ["RssAnon", "RssShmem", "VmPTE"].reduce(
+    (sum, field) => sum + Number(new RegExp(`^${field}:\\s+([0-9]+)`, "m").exec(status)?.[1] ?? 0),
+    0
+  ) * 1024
+
+/** What a process has used so far: its own memory, and its time. */
 export const usage = (
   pid: number
 ): { readonly residentBytes: number; readonly cpuTicks: number } | undefined => {
@@ -67,9 +77,8 @@ export const usage = (
     return undefined
   }
   const fields = text.slice(text.lastIndexOf(")") + 2).split(" ")
-  const kibibytes = (field: string): number => Number(new RegExp(`^${field}:\\s+([0-9]+)`, "m").exec(memory)?.[1] ?? 0)
   return {
-    residentBytes: (kibibytes("RssAnon") + kibibytes("RssShmem")) * 1024,
+    residentBytes: memoryBytes(memory),
     cpuTicks: Number(fields[11]) + Number(fields[12])
   }
 }

@@ -39,6 +39,7 @@ import * as Create from "./Create.ts"
 import * as Endings from "./Endings.ts"
 import * as Files from "./Files.ts"
 import * as Host from "./Host.ts"
+import * as OutOfMemory from "./OutOfMemory.ts"
 import * as Pipes from "./Pipes.ts"
 import * as Python from "./Python.ts"
 import * as Recipe from "./Recipe.ts"
@@ -55,6 +56,8 @@ export interface Settings {
   readonly directory: string
   /** Where `python3` is looked for. */
   readonly searchPath: string
+  /** How many processes the kernel has ended for want of memory. Default: as it says. */
+  readonly outOfMemoryKills?: (() => number | undefined) | undefined
 }
 
 const template = "local"
@@ -80,8 +83,13 @@ const transportFailed = (operation: Operation, sandboxId: SandboxId) => ({ detai
 /** What is added where a sandbox can't be made. */
 export const advice = "; run `episode doctor`"
 
-const unavailable = (detail: string): SandboxUnavailable =>
-  new SandboxUnavailable({ operation: "create", reason: "unsupported", detail: detail + advice })
+const unavailable = ({ detail, quota }: Spawn.HostFailed): SandboxUnavailable =>
+  new SandboxUnavailable({
+    operation: "create",
+    ...(quota === undefined
+      ? { reason: "unsupported", detail: detail + advice }
+      : { reason: "quota", detail: `${detail}; ${quota}` })
+  })
 
 const later = (lifetime: Duration.Duration): Effect.Effect<DateTime.Utc> =>
   Effect.map(DateTime.now, DateTime.addDuration(lifetime))
@@ -99,6 +107,7 @@ const unpackLimit = Duration.seconds(60)
 export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.Scope> =>
   Effect.gen(function*() {
     const uid = process.getuid?.() ?? -1
+    const { outOfMemoryKills = OutOfMemory.kills } = settings
     const ownScope = yield* Effect.scope
     const registry = Registry.make({ directory: settings.directory, uid })
     // Added first, so it runs when everything else has ended.
@@ -164,6 +173,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
     ): Effect.Effect<ExecResult, SandboxLost | TransportFailed> =>
       Effect.gen(function*() {
         const filter = yield* knownFilter
+        const before = { kernel: outOfMemoryKills(), own: watchdog.kills(entry) }
         const { entered, result, signalled } = yield* Call.run(pipes, { ...request, place: entry, filter })
         if (entered && !signalled) {
           return result
@@ -173,6 +183,14 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
             locate(operation, entry.id, entry.expiresAt),
             new SandboxLost({ operation, sandboxId: entry.id, reason: "absent" })
           )
+        }
+        // The kernel doesn't ask whose fault it is. Whom we ended ourselves had taken too much of its own.
+        const ofKernel = result.exitCode === Call.SIGKILL_CODE && !result.killedAtLimit
+          && watchdog.kills(entry) === before.own && OutOfMemory.rose(before.kernel, outOfMemoryKills())
+        if (ofKernel) {
+          return yield* new Spawn.HostFailed({
+            detail: "the machine ran out of memory, and the kernel ended processes; use fewer sandboxes at once"
+          })
         }
         // A guest may kill what is about to become one of its own. It can't make it end otherwise.
         return entered || signalled ? result : yield* new Spawn.HostFailed({
@@ -228,7 +246,10 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
       const taken = new Set((yield* registry.ids).map((id) => parseInt(id.slice(4, 7), 16)))
       const range = anyRange((one) => !taken.has(one) && !reserved.has(one))
       if (range === undefined) {
-        return yield* new Spawn.HostFailed({ detail: `${ranges} sandboxes of this user live already` })
+        return yield* new Spawn.HostFailed({
+          detail: `${ranges} sandboxes of this user live already`,
+          quota: "delete some, or wait until they end"
+        })
       }
       yield* Effect.acquireRelease(
         Effect.sync(() => reserved.add(range)),
@@ -384,7 +405,7 @@ export const make = (settings: Settings): Effect.Effect<Provider, never, Scope.S
             )
             return handle(entry, spec.role)
           })
-        ).pipe(Effect.catchTag("HostFailed", ({ detail }) => unavailable(detail)))
+        ).pipe(Effect.catchTag("HostFailed", unavailable))
       }),
       attach: (id, role) => Effect.map(locate("attach", id), (entry) => handle(entry, role)),
       destroy,

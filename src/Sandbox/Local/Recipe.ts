@@ -149,7 +149,8 @@ const mountSteps = (stage: string | undefined, plan: Plan): ReadonlyArray<Step> 
     // A mount of its own: nobody can move it away, and what enters the sandbox goes by it.
     bindTo(".ns", "/.ns"),
     change("/.ns", readOnly | noSuid | noDevices),
-    mount("devpts", "/dev/pts", "devpts", noSuid | noExecution, "newinstance,ptmxmode=0666,mode=620"),
+    // All terminals of the machine are counted together.
+    mount("devpts", "/dev/pts", "devpts", noSuid | noExecution, "newinstance,ptmxmode=0666,mode=620,max=64"),
     // An ordinary user's has one id.
     ["pin", innerNamespace.slice(1), plan.isRoot ? `0 0 ${idRange}` : `${guest.uid} 0 1`],
     // A guest makes no namespaces: in one of its own it would have every capability, and most of the kernel to try them
@@ -336,7 +337,8 @@ export const unexpectedlyWritable = (
 // as node hands descriptors without close-on-exec on. Bash, as dash can't close those above 9.
 const guard = (nodePid: number, keep: 2 | 3, then: string): ReadonlyArray<string> => [
   ...["setpriv", "--nnp", "--pdeathsig", "KILL", "--", "bash", "--norc", "--noprofile", "-c"],
-  `[ "$PPID" = "$0" ] || exit 120; `
+  // A nsenter ends as its child did, by a signal that Node may have no name for: then by an exit code, if it ignores that.
+  `[ "$PPID" = "$0" ] || exit 120; trap '' {34..64}; `
   + `for f in /proc/self/fd/*; do f=\${f##*/}; [ "$f" -gt ${keep} ] && exec {f}>&-; done; ${then}`,
   String(nodePid)
 ]

@@ -23,6 +23,11 @@ export interface Calls {
   readonly pivotRoot: number
   readonly capset: number
   readonly close: number
+  readonly sigaction: number
+  readonly setpriority: number
+  readonly setIoPriority: number
+  /** What names a process first whose scheduling it changes. */
+  readonly scheduling: ReadonlyArray<number>
   /** Refused as if the kernel didn't have them, so that libraries fall back. */
   readonly absent: ReadonlyArray<number>
 }
@@ -45,6 +50,11 @@ const x64: Calls = {
   pivotRoot: 155,
   capset: 126,
   close: 3,
+  sigaction: 13,
+  setpriority: 141,
+  setIoPriority: 251,
+  // sched_setscheduler, _setparam, _setattr, _setaffinity.
+  scheduling: [144, 142, 314, 203],
   absent: [
     // add_key, request_key, keyctl: possession of the host's session keyring survives every namespace.
     ...[248, 249, 250],
@@ -53,7 +63,9 @@ const x64: Calls = {
     // memfd_create, memfd_secret: memory that no process maps and no watchdog counts.
     ...[319, 447],
     // bpf, perf_event_open, userfaultfd: parts of the kernel that privileges were often gained through.
-    ...[321, 298, 323]
+    ...[321, 298, 323],
+    // io_setup: its contexts are counted for the whole machine, and few.
+    206
   ]
 }
 
@@ -76,7 +88,11 @@ const arm64: Calls = {
   pivotRoot: 41,
   capset: 91,
   close: 57,
-  absent: [217, 218, 219, 425, 426, 427, 279, 447, 280, 241, 282]
+  sigaction: 134,
+  setpriority: 140,
+  setIoPriority: 30,
+  scheduling: [119, 118, 274, 122],
+  absent: [217, 218, 219, 425, 426, 427, 279, 447, 280, 241, 282, 0]
 }
 
 const architectures: ReadonlyMap<string, Calls> = new Map([["x64", x64], ["arm64", arm64]])
@@ -87,6 +103,10 @@ export const callsOf = (machine: Machine): Calls | undefined =>
 
 // Unix, IPv4, IPv6 and netlink are bounded by a network namespace. AF_VSOCK isn't: it reaches a machine's hypervisor.
 const families = [1, 2, 10, 16]
+
+// By these numbers setpriority and ioprio_set know all processes of a user.
+const PRIO_USER = 2
+const IOPRIO_WHO_USER = 3
 
 const EPERM = 1
 const ENOSYS = 38
@@ -123,6 +143,23 @@ export const program = (calls: Calls): Buffer => {
   equal(0, 1, 0)
   answer(refuse(EPERM))
   answer(allow)
+  // Nor the processor: where a sandbox has its maker's host user, so has what is entering.
+  for (const call of calls.scheduling) {
+    equal(call, 0, 4)
+    load(16)
+    equal(0, 1, 0)
+    answer(refuse(EPERM))
+    answer(allow)
+  }
+  for (const [call, user] of [[calls.setpriority, PRIO_USER], [calls.setIoPriority, IOPRIO_WHO_USER]] as const) {
+    equal(call, 0, 6)
+    load(16)
+    equal(user, 2, 0)
+    load(24)
+    equal(0, 1, 0)
+    answer(refuse(EPERM))
+    answer(allow)
+  }
   equal(calls.socket, 0, families.length + 2)
   load(16)
   families.forEach((family, index) => equal(family, families.length - index, 0))

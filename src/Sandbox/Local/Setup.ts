@@ -167,7 +167,9 @@ def mount(source, target, type, flags, data):
   call('mount ' + os.fsdecode(target), ${calls.mount}, source, target, type, int(flags), data)
 def put(path, text):
   file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-  os.write(file, os.fsencode(text)); os.close(file)
+  try: os.write(file, os.fsencode(text))
+  except OSError as error: error.filename = path; raise
+  finally: os.close(file)
 def become(id):
   try: os.setgroups([]); os.setresgid(id, id, id); os.setresuid(id, id, id)
   except OSError as error: fail('id %d' % id, error.errno)

@@ -16,7 +16,14 @@ import * as Proc from "./Proc.ts"
 import * as Turns from "./Turns.ts"
 
 /** The host couldn't do its part. Never the doing of a guest. */
-export class HostFailed extends Data.TaggedError("HostFailed")<{ readonly detail: string }> {}
+export class HostFailed extends Data.TaggedError("HostFailed")<{
+  readonly detail: string
+  /** What to do, where something is used up that there can be more of. */
+  readonly quota?: string | undefined
+}> {}
+
+/** What to do where no process can be started for want of room for one. */
+export const processQuota = "run fewer at once, or allow more processes (`ulimit -u`, `pids.max`)"
 
 /** What Node says about a failed system call, without its stack. */
 export const describe = (error: unknown): string => error instanceof Error ? error.message : String(error)
@@ -53,7 +60,13 @@ const launch = (
   environment: Readonly<Record<string, string>>
 ): Effect.Effect<Child, HostFailed> =>
   Effect.async((resume) => {
-    const failed = (error: unknown) => resume(new HostFailed({ detail: `${argv[0]}: ${describe(error)}` }))
+    const failed = (error: unknown) =>
+      resume(
+        new HostFailed({
+          detail: `${argv[0]}: ${describe(error)}`,
+          quota: Proc.errorCode(error) === "EAGAIN" ? processQuota : undefined
+        })
+      )
     let child: ChildProcess
     try {
       // A session of its own: neither a guest's `kill 0` nor a terminal's Ctrl-C crosses between it and us.

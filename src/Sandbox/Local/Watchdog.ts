@@ -14,6 +14,8 @@ import type { HostFailed } from "./Spawn.ts"
 export interface Watchdog {
   /** Watches a sandbox until the scope closes. */
   readonly watch: (place: Place) => Effect.Effect<void, never, Scope.Scope>
+  /** How often the processes of a sandbox were killed, as far as it is watched. */
+  readonly kills: (place: Pick<Place, "namespace">) => number
 }
 
 const period = 200
@@ -23,14 +25,8 @@ const share = 20
 
 const KIB = 1024
 
-const line = (status: string, field: string): number =>
-  Number(new RegExp(`^${field}:\\s+([0-9]+)`, "m").exec(status)?.[1] ?? 0)
-
-// Anonymous and mapped shared memory; pages of programs and libraries are the host's own.
-const residentBytes = (pid: number): number => {
-  const status = Proc.attempt(() => fs.readFileSync(`/proc/${pid}/status`, "utf8")) ?? ""
-  return (line(status, "RssAnon") + line(status, "RssShmem")) * KIB
-}
+const residentBytes = (pid: number): number =>
+  Proc.memoryBytes(Proc.attempt(() => fs.readFileSync(`/proc/${pid}/status`, "utf8")) ?? "")
 
 const storedBytes = (place: Place): number => {
   const used = Proc.attempt(() => fs.statfsSync(`/proc/${place.pid}/root/tmp/.`))
@@ -66,6 +62,8 @@ const look = (places: ReadonlyArray<Place>): Effect.Effect<Look, HostFailed> =>
 /** A watchdog that works until the scope closes. */
 export const make: Effect.Effect<Watchdog, never, Scope.Scope> = Effect.gen(function*() {
   const watched = new Set<Place>()
+  const killed = new Map<string, number>()
+  const killsOf = ({ namespace }: Pick<Place, "namespace">): number => killed.get(namespace) ?? 0
   const latch = yield* Effect.makeLatch()
   const watch = Effect.gen(function*() {
     // Where the host can't tell, it is asked again.
@@ -73,11 +71,14 @@ export const make: Effect.Effect<Watchdog, never, Scope.Scope> = Effect.gen(func
       Effect.suspend(() => look([...watched])),
       (): Look => ({ excessive: [], milliseconds: 0 })
     )
+    // Counted first: a call that ends by it finds it counted.
+    excessive.forEach((place) => killed.set(place.namespace, killsOf(place) + 1))
     yield* Effect.forEach(excessive, Kill.guests, { concurrency: 4, discard: true })
     yield* Effect.sleep(Math.max(period, milliseconds * share))
   })
   yield* Effect.forkScoped(Effect.interruptible(Effect.forever(latch.whenOpen(watch))))
   return {
+    kills: killsOf,
     watch: (place) =>
       Effect.asVoid(Effect.acquireRelease(
         Effect.suspend(() => {
@@ -87,6 +88,7 @@ export const make: Effect.Effect<Watchdog, never, Scope.Scope> = Effect.gen(func
         () =>
           Effect.suspend(() => {
             watched.delete(place)
+            killed.delete(place.namespace)
             return watched.size === 0 ? latch.close : Effect.void
           })
       ))
