@@ -126,7 +126,8 @@ describe("a signal", () => {
           environment(own, { EPISODE_CLEANUP_PAUSE: "5 seconds" })
         )
         const run = yield* start
-        yield* run.said(/\+ policy sandbox/)
+        // By now its lifetime is written down, and nothing of it is until its deletion.
+        yield* run.said(/\$ cat /)
         yield* run.signal("SIGSTOP")
         // What is written down of the sandbox can't be read any more, so its deletion is tried again and again.
         const written = path.join(own, "sandboxes")
