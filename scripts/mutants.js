@@ -329,8 +329,8 @@ const mutants = [
   {
     name: "R8 what an interrupted request still does isn't waited for",
     file: "src/Budgets.ts",
-    find: "                  working.addObserver(over)\n",
-    replace: "                  over()\n",
+    find: "                    working.addObserver(over)\n",
+    replace: "                    over()\n",
     tests: ["test/Budgets.test.ts"]
   }
 ]

@@ -364,7 +364,7 @@ export interface WithinOptions {
  *
  * The wait ends on time even in an uninterruptible region, and even if the effect can't be interrupted: it then goes on
  * in the background and its result is lost. So the acquisition of a resource under it needs an owner of its own. Whoever
- * interrupts the wait itself waits for the effect's own end, up to that time. What the effect does to a `FiberRef` stays
+ * interrupts the wait itself waits for the effect's own end, two seconds at most. What the effect does to a `FiberRef` stays
  * its own.
  *
  * @since 0.1.0
@@ -412,6 +412,9 @@ export const until: {
   )
 })
 
+// What is interrupted has this long to end.
+const grace = Duration.seconds(2)
+
 // The effect has a fiber of its own, so that it can be left behind; it is waited for in the caller's.
 const cutOff = <A, E, R, E2>(
   effect: Effect.Effect<A, E, R>,
@@ -428,15 +431,16 @@ const cutOff = <A, E, R, E2>(
             timer.addObserver((exit) => Exit.isSuccess(exit) ? resume(Effect.fail(onTimeout())) : undefined)
           }).pipe(
             restore,
-            // Of one that is interrupted the finalizers are a part, as far as the time goes.
+            // Of one that is interrupted the finalizers are a part, but what comes next may be a deletion.
             Effect.onInterrupt(() =>
               Effect.zipRight(
                 working.interruptAsFork(working.id()),
-                Effect.async<void>((resume) => {
-                  const over = () => resume(Effect.void)
-                  working.addObserver(over)
-                  timer.addObserver(over)
-                })
+                Effect.flatMap(Detached.start(Effect.sleep(Duration.min(left, grace))), (patience) =>
+                  Effect.async<void>((resume) => {
+                    const over = () => resume(Effect.void)
+                    working.addObserver(over)
+                    patience.addObserver(over)
+                  }).pipe(Effect.ensuring(patience.interruptAsFork(patience.id()))))
               )
             ),
             // In the background: neither is waited for.

@@ -68,7 +68,8 @@ const misuse = (argv: ReadonlyArray<string>) => (failure: ValidationError.Valida
   const text = describe(failure)
   const meant = Help.suggestion(episode, argv)
   return new Usage({
-    message: meant === "" ? text : text.startsWith("Received unknown argument") ? meant : `${text}; ${meant}`
+    // The parser doesn't know of every flag, and where it does, it says the same.
+    message: meant === "" ? text : /^Received unknown argument|^The flag /.test(text) ? meant : `${text}; ${meant}`
   })
 }
 
@@ -82,6 +83,10 @@ const perform = Effect.fnUntraced(function*(argv: ReadonlyArray<string>) {
     : Help.asked(entries, words)
   if (Option.isSome(help)) {
     return yield* Effect.flatMap(Effect.mapError(help.value, (message) => new Usage({ message })), Console.log)
+  }
+  const incomplete = Help.incomplete(entries, words)
+  if (Option.isSome(incomplete)) {
+    return yield* new Usage({ message: incomplete.value })
   }
   yield* Effect.catchIf(Help.colourOnlyTerminals(parse(argv)), ValidationError.isValidationError, misuse(words))
 })

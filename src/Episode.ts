@@ -94,7 +94,7 @@ export class Episode extends Context.Tag("episode/Episode")<Episode, {
   ) => Effect.Effect<EpisodeReceipt, E, R>
   /** Episodes step by step, for a policy that is driven from outside. Allocates nothing. */
   readonly open: Effect.Effect<Session, never, Scope.Scope>
-  /** Sandboxes of these episodes that aren't proved gone. */
+  /** Sandboxes of these episodes, and of whatever else shares their ledger, that aren't proved gone. */
   readonly held: Effect.Effect<ReadonlyArray<Ledger.LedgerEntry>>
 }>() {}
 

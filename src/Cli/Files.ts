@@ -62,9 +62,13 @@ export const readScript = (path: string) =>
         new Usage({ message: `${path} is not a script, which is a JSON array of shell commands: ${problem}` }))
   )
 
+const isReceipt = Schema.is(Schema.Struct({ version: Schema.Number, rewards: Schema.Array(Schema.Unknown) }))
+
+const holdsReceipt = (text: string): boolean => Option.exists(Schema.decodeOption(Json)(text), isReceipt)
+
 /**
  * Looks whether a receipt can be written, before an episode is run for it, and gives the effect that writes it: whole or
- * not at all.
+ * not at all. An older receipt is removed, so that it isn't taken for this run's; anything else is left as it is.
  */
 export const receiptWriter = Effect.fnUntraced(function*(path: Option.Option<string>) {
   if (Option.isNone(path)) {
@@ -80,6 +84,11 @@ export const receiptWriter = Effect.fnUntraced(function*(path: Option.Option<str
     if (type !== "File") {
       return yield* new Usage({ message: `${target}: there is something that isn't a regular file` })
     }
+    const text = new TextDecoder().decode(yield* failed(fs.readFile(target)))
+    if (text.trim() !== "" && !holdsReceipt(text)) {
+      return yield* new Usage({ message: `${target}: there is a file that isn't a receipt; name another one` })
+    }
+    yield* failed(fs.remove(target))
   }
   const partial = `${target}.partial`
   return (json: string) =>

@@ -191,6 +191,13 @@ export const asked = (
     )
     : Option.none()
 
+/** What is wrong where a word that has others below it stands alone; nothing where it doesn't. */
+export const incomplete = (commands: ReadonlyArray<Entry>, argv: ReadonlyArray<string>): Option.Option<string> =>
+  argv.length !== 1 ? Option.none() : Option.map(
+    Arr.findFirst(commands, ({ below, name }) => name === argv[0] && below.length > 0),
+    ({ below, name }) => `${name} needs one of ${below.map(({ name }) => name).join(", ")}; see episode ${name} --help`
+  )
+
 /** The parser always colours what it prints. Here it does so only where a terminal shows it. */
 export const colourOnlyTerminals = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>
   Effect.gen(function*() {

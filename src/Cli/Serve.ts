@@ -87,6 +87,11 @@ const e2b = Command.make("e2b", flags, ({ host, port }) =>
               + "whoever has the key can run programs here"
           )
         }
+        yield* Console.error(
+          local.policyNetwork === "host"
+            ? "sandboxes have this machine's network"
+            : "sandboxes have no network; EPISODE_LOCAL_POLICY_NETWORK=host gives them this machine's"
+        )
         yield* Console.error("serving until it is interrupted")
         return yield* Effect.never
       }),

@@ -181,7 +181,7 @@ export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes | San
           const deletion = Deferred.unsafeMake<void, CleanupUnresolved>(FiberId.none)
           place.isLeaving = true
           place.deletion = deletion
-          return Effect.forEach(place.connections, (hangUp) => hangUp, { discard: true }).pipe(
+          return Effect.forEach(place.connections, Effect.ignoreLogged, { discard: true }).pipe(
             Effect.zipRight(
               remove(place).pipe(
                 Effect.ensuring(Effect.sync(() => {

@@ -32,7 +32,7 @@ export interface Spec {
   readonly directory: string
   readonly stdin: boolean
   readonly size: typeof Wire.Size.Type | undefined
-  /** After this long everything in its session is killed. */
+  /** After this long it is killed, with everything in its session, and what it has left behind is no longer listened to. */
   readonly timeLimit: Option.Option<Duration.Duration>
 }
 

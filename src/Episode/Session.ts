@@ -226,7 +226,7 @@ export const make = Effect.fnUntraced(function*(rates: Rates) {
                 error: new TransportFailed({
                   operation: "create",
                   ...(yield* lastRequest(episode)),
-                  detail: "a bug in the sandbox provider"
+                  detail: "a bug, in the sandbox provider or in the grader"
                 })
               })
               : fault === undefined || fault === "closing"

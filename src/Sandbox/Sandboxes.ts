@@ -133,7 +133,9 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
     const budgets = yield* CurrentBudgets
     const provider = bounded(yield* SandboxProvider, budgets)
     const settling = new Set<Fiber.RuntimeFiber<unknown, unknown>>()
-    yield* Effect.addFinalizer(() => Effect.suspend(() => Fiber.awaitAll([...settling])))
+    yield* Effect.addFinalizer(() =>
+      Effect.suspend(() => Fiber.awaitAll([...settling])).pipe(Effect.repeat({ until: () => settling.size === 0 }))
+    )
     const pace = yield* makePacer(budgets.allocationPacing ?? provider.allocationPacing)
 
     // Deletion is a request; `inspect` alone is the proof (R5). So what `destroy` says is of no interest here: an error

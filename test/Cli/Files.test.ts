@@ -6,6 +6,32 @@ import { Effect, Layer, Option } from "effect"
 import { receiptWriter } from "../../src/Cli/Files.ts"
 
 describe("a receipt", () => {
+  const over = (before: string) => {
+    const removed: Array<string> = []
+    const disk = FileSystem.layerNoop({
+      access: () => Effect.void,
+      exists: () => Effect.succeed(true),
+      // Nothing else of it is looked at.
+      stat: () => Effect.succeed({ type: "File" } as FileSystem.File.Info),
+      readFile: () => Effect.succeed(new TextEncoder().encode(before)),
+      remove: (path) => Effect.sync(() => void removed.push(path))
+    })
+    return Effect.exit(receiptWriter(Option.some("/somewhere/file"))).pipe(
+      Effect.provide(Layer.merge(disk, Path.layer)),
+      Effect.map((exit) => [exit._tag, removed] as const)
+    )
+  }
+
+  it.effect("takes the place of an older one, which goes at once, and of nothing else", () =>
+    Effect.gen(function*() {
+      for (const before of ["", "\n", "{ \"version\": 1, \"rewards\": [1] }"]) {
+        assert.deepStrictEqual(yield* over(before), ["Success", ["/somewhere/file"]], before)
+      }
+      for (const before of ["[\"ls\"]", "{ \"id\": \"a-task\" }", "text", "{ \"version\": 1 }"]) {
+        assert.deepStrictEqual(yield* over(before), ["Failure", []], before)
+      }
+    }))
+
   it.effect("that can't be written leaves no half of it, and says why", () => {
     const removed: Array<string> = []
     const full = new PlatformError.SystemError({

@@ -3,7 +3,7 @@ import * as Command from "@effect/cli/Command"
 import * as Options from "@effect/cli/Options"
 import { assert, describe, it } from "@effect/vitest"
 import { Console, Effect, Either, Option } from "effect"
-import { asked, colourOnlyTerminals, entry, overview, suggestion } from "../../src/Cli/Help.ts"
+import { asked, colourOnlyTerminals, entry, incomplete, overview, suggestion } from "../../src/Cli/Help.ts"
 import { capture } from "./console.ts"
 
 const command = Command.make("tool").pipe(Command.withSubcommands([
@@ -73,6 +73,18 @@ Serve the first
     ]
   ])("%j", (argv, page) => {
     assert.deepStrictEqual(asked(entries, argv), Option.some(Either.right(page)))
+  })
+})
+
+describe("Help.incomplete", () => {
+  it("is a command that needs another word", () => {
+    assert.deepStrictEqual(
+      incomplete(entries, ["serve"]),
+      Option.some("serve needs one of one, two; see episode serve --help")
+    )
+    for (const argv of [["alone"], ["serve", "one"], ["nonesuch"], []]) {
+      assert.isTrue(Option.isNone(incomplete(entries, argv)), argv.join(" "))
+    }
   })
 })
 

@@ -100,7 +100,8 @@ def entry(path):
     mode, target = found.st_mode, None
     if stat.S_ISLNK(mode):
         try:
-            target, mode = os.path.realpath(path, strict=True), os.stat(path).st_mode
+            mode = os.stat(path).st_mode
+            target = os.path.realpath(path)
         except OSError:
             target, mode = path, 0
     told = {

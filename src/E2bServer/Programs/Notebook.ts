@@ -34,7 +34,7 @@ def child(report):
         while len(lines) > 1 and not lines[0].strip():
             del lines[0]
         indent = lines[0][:len(lines[0]) - len(lines[0].lstrip())]
-        tree = ast.parse('\n'.join(line.removeprefix(indent) for line in lines), '<cell>')
+        tree = ast.parse('\n'.join(line[len(indent):] if line.startswith(indent) else line for line in lines), '<cell>')
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, '<cell>', 'exec'), space)
         if last is not None:

@@ -108,16 +108,18 @@ const killSession = (child: Spawn.Child, place: Place): Effect.Effect<void, Spaw
  * Lets a call go on whose program was stopped and goes on. With its child an nsenter stops itself, and nobody in the
  * sandbox can reach that.
  */
-export const keepGoing = (child: Spawn.Child): Effect.Effect<never> =>
-  Effect.forever(Effect.delay(
-    tryTo(() => {
-      const [leader] = Proc.status(child.pid)?.state === "T" ? Proc.children(child.pid) : []
-      if (leader !== undefined && Proc.status(leader)?.state !== "T") {
-        Proc.signal(child.pid, "SIGCONT")
-      }
-    }),
-    "500 millis"
-  ))
+export const keepGoing = (child: Spawn.Child): Effect.Effect<void> =>
+  Effect.flatMap(Effect.delay(child.hasEnded, "500 millis"), (hasEnded) =>
+    // Its pid may be another's by then.
+    hasEnded ? Effect.void : Effect.zipRight(
+      tryTo(() => {
+        const [leader] = Proc.status(child.pid)?.state === "T" ? Proc.children(child.pid) : []
+        if (leader !== undefined && Proc.status(leader)?.state !== "T") {
+          Proc.signal(child.pid, "SIGCONT")
+        }
+      }),
+      keepGoing(child)
+    ))
 
 /**
  * Ends one call with everything in its session. Never its nsenter first: the child would go to the host's first process,

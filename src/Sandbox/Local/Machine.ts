@@ -109,6 +109,10 @@ const signalGroup = (child: Spawn.Child): void => {
   }
 }
 
+// Its streams may outlive it, and its pid may be another's by then.
+const terminate = (child: Spawn.Child): Effect.Effect<void> =>
+  Effect.asVoid(Effect.unlessEffect(Effect.sync(() => signalGroup(child)), child.hasEnded))
+
 const failed = (sandboxId: SandboxId) => ({ detail }: Spawn.HostFailed) =>
   new TransportFailed({ operation: "exec", sandboxId, detail })
 
@@ -212,7 +216,7 @@ export const make = (settings: {
           stderr: stderr.stream(child),
           write: stdin?.write ?? (() => Effect.succeed(false)),
           closeStdin: stdin?.close ?? Effect.void,
-          signal: (name) => name === "SIGKILL" ? Kill.call(child, place) : Effect.sync(() => signalGroup(child)),
+          signal: (name) => name === "SIGKILL" ? Kill.call(child, place) : terminate(child),
           ended: Effect.map(child.ended, endOf),
           letGo: Effect.zipRight(stdout.letGo, stderr.letGo)
         }
