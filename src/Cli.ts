@@ -84,9 +84,9 @@ const perform = Effect.fnUntraced(function*(argv: ReadonlyArray<string>) {
   if (Option.isSome(help)) {
     return yield* Effect.flatMap(Effect.mapError(help.value, (message) => new Usage({ message })), Console.log)
   }
-  const incomplete = Help.incomplete(entries, words)
-  if (Option.isSome(incomplete)) {
-    return yield* new Usage({ message: incomplete.value })
+  const wrong = Help.wrongCommand(entries, words)
+  if (Option.isSome(wrong)) {
+    return yield* new Usage({ message: wrong.value })
   }
   yield* Effect.catchIf(Help.colourOnlyTerminals(parse(argv)), ValidationError.isValidationError, misuse(words))
 })

@@ -110,7 +110,14 @@ const lookUp = (
   }
   const here = [...path, word]
   return Option.match(Arr.findFirst(within, ({ name }) => name === word), {
-    onNone: () => Either.left(`there is no command '${here.join(" ")}'; see episode ${[...path, "--help"].join(" ")}`),
+    onNone: () => {
+      const nearest = closest(word, within.map(({ name }) => name))
+      return Either.left(
+        `there is no command '${here.join(" ")}'; ${
+          distance(word, nearest) <= 2 ? `did you mean ${nearest}?` : `see episode ${[...path, "--help"].join(" ")}`
+        }`
+      )
+    },
     onSome: (entry) => Either.map(lookUp(entry.below, rest, here), Option.orElseSome(() => ({ path: here, entry })))
   })
 }
@@ -191,12 +198,16 @@ export const asked = (
     )
     : Option.none()
 
-/** What is wrong where a word that has others below it stands alone; nothing where it doesn't. */
-export const incomplete = (commands: ReadonlyArray<Entry>, argv: ReadonlyArray<string>): Option.Option<string> =>
-  argv.length !== 1 ? Option.none() : Option.map(
-    Arr.findFirst(commands, ({ below, name }) => name === argv[0] && below.length > 0),
-    ({ below, name }) => `${name} needs one of ${below.map(({ name }) => name).join(", ")}; see episode ${name} --help`
-  )
+/** What is wrong with the words before the first flag: no command, or one that needs another word. */
+export const wrongCommand = (commands: ReadonlyArray<Entry>, argv: ReadonlyArray<string>): Option.Option<string> =>
+  Either.match(lookUp(commands, Arr.takeWhile(argv, (word) => !word.startsWith("-"))), {
+    onLeft: Option.some,
+    onRight: Option.flatMap(({ entry: { below, name } }) =>
+      below.length === 0 ? Option.none() : Option.some(
+        `${name} needs one of ${below.map(({ name }) => name).join(", ")}; see episode ${name} --help`
+      )
+    )
+  })
 
 /** The parser always colours what it prints. Here it does so only where a terminal shows it. */
 export const colourOnlyTerminals = <A, E, R>(effect: Effect.Effect<A, E, R>): Effect.Effect<A, E, R> =>

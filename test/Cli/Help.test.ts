@@ -3,7 +3,7 @@ import * as Command from "@effect/cli/Command"
 import * as Options from "@effect/cli/Options"
 import { assert, describe, it } from "@effect/vitest"
 import { Console, Effect, Either, Option } from "effect"
-import { asked, colourOnlyTerminals, entry, incomplete, overview, suggestion } from "../../src/Cli/Help.ts"
+import { asked, colourOnlyTerminals, entry, overview, suggestion, wrongCommand } from "../../src/Cli/Help.ts"
 import { capture } from "./console.ts"
 
 const command = Command.make("tool").pipe(Command.withSubcommands([
@@ -76,16 +76,23 @@ Serve the first
   })
 })
 
-describe("Help.incomplete", () => {
-  it("is a command that needs another word", () => {
-    assert.deepStrictEqual(
-      incomplete(entries, ["serve"]),
-      Option.some("serve needs one of one, two; see episode serve --help")
-    )
-    for (const argv of [["alone"], ["serve", "one"], ["nonesuch"], []]) {
-      assert.isTrue(Option.isNone(incomplete(entries, argv)), argv.join(" "))
-    }
+describe("Help.wrongCommand", () => {
+  it.each([
+    [["serve"], "serve needs one of one, two; see episode serve --help"],
+    [["serve", "--json"], "serve needs one of one, two; see episode serve --help"],
+    [["serve", "onw"], "there is no command 'serve onw'; did you mean one?"],
+    [["serev"], "there is no command 'serev'; did you mean serve?"],
+    [["nonesuch", "--json"], "there is no command 'nonesuch'; see episode --help"]
+  ])("%j: %s", (argv, said) => {
+    assert.deepStrictEqual(wrongCommand(entries, argv), Option.some(said))
   })
+
+  it.each([[["alone"]], [["alone", "word"]], [["serve", "one", "a"]], [["--json", "nonesuch"]], [[]]])(
+    "%j: none",
+    (argv) => {
+      assert.isTrue(Option.isNone(wrongCommand(entries, argv)))
+    }
+  )
 })
 
 describe("Help", () => {

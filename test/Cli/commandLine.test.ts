@@ -50,7 +50,9 @@ describe("episode", () => {
     }))
 
   const mistakes: ReadonlyArray<readonly [args: ReadonlyArray<string>, words: ReadonlyArray<string | RegExp>]> = [
-    [["nope"], [/^episode: .*'demo', 'run', 'task'.*\n$/]],
+    [["nope"], [/^episode: there is no command 'nope'; see episode --help\n$/]],
+    [["task", "chek", "file"], [/^episode: there is no command 'task chek'; did you mean check\?\n$/]],
+    [["serve"], [/^episode: serve needs one of e2b, openenv, terminus; see episode serve --help\n$/]],
     [["nope", "--help"], [/^episode: there is no command 'nope'; see episode --help\n$/]],
     [["demo", "--nope"], [/^episode: unknown flag --nope; see episode --help\n$/]],
     [["demo", "--recipt", "x"], ["did you mean --receipt?"]],
