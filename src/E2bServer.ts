@@ -27,6 +27,7 @@ import * as NodeServer from "./E2bServer/NodeServer.ts"
 import * as Refused from "./E2bServer/Refused.ts"
 import * as Secrets from "./E2bServer/Secrets.ts"
 import { Transport } from "./E2bServer/Transport.ts"
+import * as Rules from "./internal/options.ts"
 import type { SandboxProvider } from "./Sandbox.ts"
 import type { Ledger } from "./Sandbox/Ledger.ts"
 import * as Sandboxes from "./Sandbox/Sandboxes.ts"
@@ -84,9 +85,7 @@ export class InvalidOptions extends Schema.TaggedError<InvalidOptions>("episode/
   { issues: Schema.NonEmptyArray(Schema.Struct({ field: Schema.String, message: Schema.String })) }
 ) {
   override get message(): string {
-    return `a server can't have these options: ${
-      this.issues.map(({ field, message }) => `${field} is ${message}`).join("; ")
-    }`
+    return Rules.sentence(this.issues)
   }
 }
 
@@ -150,29 +149,10 @@ const urlOf = ({ address }: HttpServer.HttpServer): string =>
 
 const portOf = ({ address }: HttpServer.HttpServer): number => address._tag === "TcpAddress" ? address.port : 0
 
-/** Whether a value is one that an option can have, and what those are. */
-interface Rule {
-  readonly isMet: (value: unknown) => boolean
-  readonly message: string
-}
-
-const wholeNumber = (from: number, to = Number.MAX_SAFE_INTEGER): Rule => ({
-  isMet: (value) => typeof value === "number" && Number.isSafeInteger(value) && value >= from && value <= to,
-  message: to === Number.MAX_SAFE_INTEGER
-    ? `a whole number of at least ${from}`
-    : `a whole number from ${from} to ${to}`
-})
-
-// Timers hold 31 bits of milliseconds: a sandbox whose end is further away would have none.
-const longest = Duration.days(24)
-
-const isTime = Duration.between({ minimum: Duration.nanos(1n), maximum: longest })
-
 const isKey = (key: unknown): boolean => Redacted.isRedacted(key) && String(Redacted.value(key)).trim() !== ""
 
-// In the way of JavaScript: a program without types may give anything.
-const rules: { readonly [K in keyof Options]-?: Rule } = {
-  port: wholeNumber(0, 65_535),
+const rules: { readonly [K in keyof Options]-?: Rules.Rule } = {
+  port: Rules.wholeNumber(0, 65_535),
   hosts: {
     isMet: (hosts) => Arr.isArray(hosts) && hosts.length > 0 && hosts.every((host) => typeof host === "string"),
     message: "at least one address"
@@ -185,20 +165,15 @@ const rules: { readonly [K in keyof Options]-?: Rule } = {
     isMet: (names) => Arr.isArray(names) && names.every((name) => typeof name === "string"),
     message: "names"
   },
-  maxSandboxes: wholeNumber(1),
-  maxLifetime: {
-    isMet: (time) => Option.exists(Duration.decodeUnknown(time), isTime),
-    message: "a time longer than zero and of at most 24 days"
-  }
+  maxSandboxes: Rules.wholeNumber(1),
+  maxLifetime: Rules.time
 }
 
-const check = (options: Options): Effect.Effect<void, InvalidOptions> => {
-  const issues = Object.entries(rules).flatMap(([field, { isMet, message }]) => {
-    const value = Object.entries(options).find(([name]) => name === field)
-    return value === undefined || value[1] === undefined || isMet(value[1]) ? [] : [{ field, message }]
+const check = (options: Options): Effect.Effect<void, InvalidOptions> =>
+  Option.match(Rules.issuesOf(rules, options), {
+    onNone: () => Effect.void,
+    onSome: (issues) => new InvalidOptions({ issues })
   })
-  return Arr.isNonEmptyArray(issues) ? new InvalidOptions({ issues }) : Effect.void
-}
 
 const listen = (options: Options, limits: Fleet.Limits) =>
   Effect.gen(function*() {

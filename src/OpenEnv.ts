@@ -4,7 +4,6 @@
  *
  * @since 0.1.0
  */
-import * as Arr from "effect/Array"
 import * as Context from "effect/Context"
 import * as Duration from "effect/Duration"
 import * as Effect from "effect/Effect"
@@ -13,6 +12,7 @@ import * as Option from "effect/Option"
 import * as Redacted from "effect/Redacted"
 import * as Schema from "effect/Schema"
 import { Episode } from "./Episode.ts"
+import * as Rules from "./internal/options.ts"
 import * as Connection from "./OpenEnv/Connection.ts"
 import type { Kind } from "./OpenEnv/Environment.ts"
 import * as EpisodeEnvironment from "./OpenEnv/EpisodeEnvironment.ts"
@@ -158,9 +158,7 @@ export class InvalidOptions extends Schema.TaggedError<InvalidOptions>("episode/
   { issues: Schema.NonEmptyArray(Schema.Struct({ field: Schema.String, message: Schema.String })) }
 ) {
   override get message(): string {
-    return `a server can't have these options: ${
-      this.issues.map(({ field, message }) => `${field} is ${message}`).join("; ")
-    }`
+    return Rules.sentence(this.issues)
   }
 }
 
@@ -221,53 +219,29 @@ const handshake =
 
 type Settings = Given<Required<Omit<ServerOptions, "token">>> & Pick<ServerOptions, "token">
 
-/** Whether a value is one that an option can have, and what those are. */
-interface Rule {
-  readonly isMet: (value: unknown) => boolean
-  readonly message: string
-}
-
-const wholeNumber = (from: number, to = Number.MAX_SAFE_INTEGER): Rule => ({
-  isMet: (value) => typeof value === "number" && Number.isSafeInteger(value) && value >= from && value <= to,
-  message: to === Number.MAX_SAFE_INTEGER
-    ? `a whole number of at least ${from}`
-    : `a whole number from ${from} to ${to}`
-})
-
-// Timers hold 31 bits of milliseconds: Node fires a longer one at once.
-const longest = Duration.days(24)
-
-const time: Rule = {
-  isMet: (value) =>
-    Option.exists(Duration.decodeUnknown(value), Duration.between({ minimum: Duration.nanos(1n), maximum: longest })),
-  message: "a time longer than zero and of at most 24 days"
-}
-
 const isToken = (token: unknown): boolean => Redacted.isRedacted(token) && Guards.isToken(String(Redacted.value(token)))
 
-const rules: { readonly [K in keyof ServerOptions | keyof TerminusOptions]?: Rule } = {
-  port: wholeNumber(0, 65_535),
+const rules: { readonly [K in keyof ServerOptions | keyof TerminusOptions]?: Rules.Rule } = {
+  port: Rules.wholeNumber(0, 65_535),
   token: { isMet: isToken, message: "a token that isn't blank" },
-  maxSessions: wholeNumber(1),
-  idleTimeout: time,
-  detachedTimeout: time,
-  pingInterval: time,
-  pingTimeout: time,
-  shutdownTimeout: time,
-  maxFrameBytes: wholeNumber(1),
-  maxCommandBytes: wholeNumber(1),
-  lifetime: time,
-  commandLimit: time,
-  outputCap: wholeNumber(1)
+  maxSessions: Rules.wholeNumber(1),
+  idleTimeout: Rules.time,
+  detachedTimeout: Rules.time,
+  pingInterval: Rules.time,
+  pingTimeout: Rules.time,
+  shutdownTimeout: Rules.time,
+  maxFrameBytes: Rules.wholeNumber(1),
+  maxCommandBytes: Rules.wholeNumber(1),
+  lifetime: Rules.time,
+  commandLimit: Rules.time,
+  outputCap: Rules.wholeNumber(1)
 }
 
-const check = (settings: Settings & TerminusOptions): Effect.Effect<void, InvalidOptions> => {
-  const issues = Object.entries(rules).flatMap(([field, { isMet, message }]) => {
-    const value = Object.entries(settings).find(([name]) => name === field)
-    return value === undefined || isMet(value[1]) ? [] : [{ field, message }]
+const check = (settings: Settings & TerminusOptions): Effect.Effect<void, InvalidOptions> =>
+  Option.match(Rules.issuesOf(rules, settings), {
+    onNone: () => Effect.void,
+    onSome: (issues) => new InvalidOptions({ issues })
   })
-  return Arr.isNonEmptyArray(issues) ? new InvalidOptions({ issues }) : Effect.void
-}
 
 // A server of any environment. The environment's own options are good when it is made.
 const serving = <E, R, R2>(

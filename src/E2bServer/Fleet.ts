@@ -22,12 +22,10 @@ import type * as Redacted from "effect/Redacted"
 import * as Ref from "effect/Ref"
 import * as Scope from "effect/Scope"
 import type { BudgetExceeded } from "../Budgets.ts"
-import type { CleanupUnresolved, CreateFault, Sandbox, SandboxFault, SandboxProvider } from "../Sandbox.ts"
-import type { Ledger } from "../Sandbox/Ledger.ts"
+import type { CleanupUnresolved, CreateFault, Sandbox, SandboxFault } from "../Sandbox.ts"
 import { MachineProvider, type Program, type ProgramRefused, type Running, type Usage } from "../Sandbox/Machine.ts"
 import { type OwnedSandbox, Sandboxes } from "../Sandbox/Sandboxes.ts"
 import type { Metric } from "./ControlWire.ts"
-import * as Deletion from "./Deletion.ts"
 import * as Files from "./Files.ts"
 import * as Processes from "./Processes.ts"
 import * as Secrets from "./Secrets.ts"
@@ -121,13 +119,12 @@ const samples = 720
 const sampling = Duration.seconds(5)
 
 /** The end of the layer ends every sandbox, also one that is being made, proves it gone, and waits for that. */
-export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes | SandboxProvider | Ledger> =>
+export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes> =>
   Layer.scoped(
     Fleet,
     Effect.gen(function*() {
       const sandboxes = yield* Sandboxes
       const machine = yield* Effect.serviceOption(MachineProvider)
-      const deleteAgain = yield* Deletion.again
       const ownScope = yield* Effect.flatMap(Effect.scope, (scope) => Scope.fork(scope, ExecutionStrategy.parallel))
       // Its end comes first: what is made then is nobody's any more, and `Sandboxes` deletes it.
       const making = yield* FiberSet.make<Member, CreateFailure>()
@@ -148,10 +145,7 @@ export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes | San
       // What stays of it when the proof can't be had is its place, and the sandbox.
       const remove = (place: Place): Effect.Effect<void, CleanupUnresolved> => {
         const { member, owned, parts, scope } = place
-        return Option.match(place.unresolved, {
-          onNone: () => Effect.asVoid(owned.discard),
-          onSome: (unresolved) => deleteAgain(member.sandbox.id, unresolved)
-        }).pipe(
+        return (place.hasFailed ? owned.discardAgain : owned.discard).pipe(
           ending.withPermits(1),
           Effect.zipRight(Effect.suspend(() => {
             live.delete(member.id)
@@ -159,7 +153,7 @@ export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes | San
           })),
           Effect.tapError((unresolved) =>
             Effect.suspend(() => {
-              place.unresolved = Option.some(unresolved)
+              place.hasFailed = true
               return Effect.logError(unresolved.message)
             }).pipe(
               Effect.zipRight(Scope.close(parts, Exit.void)),
@@ -305,7 +299,7 @@ export const layer = (limits: Limits): Layer.Layer<Fleet, never, Sandboxes | San
               scope,
               isLeaving: false,
               deletion: undefined,
-              unresolved: Option.none()
+              hasFailed: false
             }
             live.set(opened.member.id, place)
             // The end of the server is one for everybody, too. Not for one that is proved gone: that closes the scope itself.
@@ -391,8 +385,8 @@ interface Place {
   isLeaving: boolean
   /** The one that is under way. */
   deletion: Deferred.Deferred<void, CleanupUnresolved> | undefined
-  /** The last one, where it failed. */
-  unresolved: Option.Option<CleanupUnresolved>
+  /** The last one couldn't be proved. */
+  hasFailed: boolean
 }
 
 // What a sandbox used, at the times when somebody asked.

@@ -69,6 +69,8 @@ export interface OwnedSandbox {
    * Runs once however often it is called; the end of the scope calls it too.
    */
   readonly discard: Effect.Effect<ConfirmedAbsent, CleanupUnresolved>
+  /** The same anew, each time: for an owner who outlives a `discard` that couldn't prove it. */
+  readonly discardAgain: Effect.Effect<ConfirmedAbsent, CleanupUnresolved>
 }
 
 /**
@@ -200,14 +202,17 @@ export const layer: Layer.Layer<Sandboxes, never, SandboxProvider | Ledger> = La
       const journal = yield* CurrentJournal
       const record = recordIn(journal, sandbox)
       const absent = yield* Deferred.make<ConfirmedAbsent, CleanupUnresolved>()
-      const once = yield* discard({ entry, sandboxId: sandbox.id, phase: phases.cleanup, record }).pipe(
+      const discardAgain = discard({ entry, sandboxId: sandbox.id, phase: phases.cleanup, record }).pipe(
         // Whoever closes the scope, the deletion belongs to the episode that acquired the sandbox.
-        Effect.provideService(CurrentJournal, journal),
-        Effect.intoDeferred(absent),
-        Effect.once
+        Effect.provideService(CurrentJournal, journal)
       )
+      const once = yield* Effect.once(Effect.intoDeferred(discardAgain, absent))
       // Not `Effect.cached`: that hands on the first caller's fiber refs too, and with them its interruption.
-      const owned = { sandbox, discard: Effect.uninterruptible(Effect.zipRight(once, Deferred.await(absent))) }
+      const owned = {
+        sandbox,
+        discard: Effect.uninterruptible(Effect.zipRight(once, Deferred.await(absent))),
+        discardAgain
+      }
       // Before anything that could go wrong. What couldn't be resolved stands in the ledger and in the journal: a finalizer
       // has nobody to tell.
       yield* Effect.addFinalizer(() => Effect.ignore(owned.discard))
